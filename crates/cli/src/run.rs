@@ -1,7 +1,7 @@
 //! `ottava run`: one prompt, one answer, streamed.
 
 use clap::Args;
-use ottava::engine::{Done, Event, FinishReason, MemoryStats, Timings, Usage};
+use ottava::engine::{Done, Event, FinishReason, Generation, MemoryStats, Timings, Usage};
 use ottava::text::Message;
 use ottava::{Engine, Request, TokenId};
 use serde_json::json;
@@ -66,12 +66,7 @@ impl Run {
             Some(constraint) => request.mask(constraint),
             None => request,
         };
-        let answer = answer(&engine, request, |text| {
-            if !self.json {
-                output::print(text)?;
-            }
-            Ok(Flow::Continue)
-        })?;
+        let answer = answer(&engine, request, |text| if self.json { Ok(()) } else { output::print(text) })?;
         let context = engine.info().context_max;
         if self.json {
             output::print_json(&answer.to_json(&engine, &prompt_ids, seed))?;
@@ -170,28 +165,25 @@ fn memory_json(memory: &MemoryStats) -> serde_json::Value {
     })
 }
 
-/// What the reader of an answer wants next.
-pub enum Flow {
-    /// More of it.
-    Continue,
-    /// No more: the generation is cancelled.
-    Stop,
-}
-
 /// Runs a request to its end, handing over each piece of text as it comes.
 pub fn answer(
     engine: &Engine,
     request: Request,
-    mut on_text: impl FnMut(&str) -> Result<Flow, Failure>,
+    on_text: impl FnMut(&str) -> Result<(), Failure>,
+) -> Result<Answer, Failure> {
+    read(engine.submit(request)?, on_text)
+}
+
+/// Reads an answer to its end, handing over each piece of text as it comes.
+pub fn read(
+    mut generation: Generation,
+    mut on_text: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Answer, Failure> {
     let mut text = String::new();
-    let mut generation = engine.submit(request)?;
     while let Some(event) = generation.recv() {
         let event = event.map_err(ottava::Error::from)?;
         text.push_str(event.text());
-        if let Flow::Stop = on_text(event.text())? {
-            generation.cancel();
-        }
+        on_text(event.text())?;
         if let Event::Done(Done { tokens, finish, usage, timings, .. }) = event {
             return Ok(Answer { text, ids: tokens, finish, usage, timings });
         }

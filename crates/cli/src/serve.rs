@@ -4,6 +4,8 @@ mod isolated;
 
 use std::net::{AddrParseError, IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -117,8 +119,13 @@ impl Serve {
             cache_events: if self.kv_events.is_some() { KV_EVENTS } else { 0 },
             ..EngineConfig::default()
         };
-        let engine = self.model.engine_of_many(scheduling)?;
         let worker = self.worker;
+        let loads = Arc::new(AtomicBool::new(worker));
+        if worker {
+            end_with_front(Arc::clone(&loads));
+        }
+        let engine = self.model.engine_of_many(scheduling)?;
+        loads.store(false, Ordering::Relaxed);
         let server = Server::bind((*engine).clone(), self.config(keys)).map_err(failed)?;
         let info = engine.info();
         output::tell(format_args!(
@@ -179,6 +186,19 @@ impl Serve {
         keys.extend(env::api_keys()?);
         Ok(keys)
     }
+}
+
+/// Ends this process if its front ends while it loads: nobody would use the model. Later the server does that, in order.
+fn end_with_front(loads: Arc<AtomicBool>) {
+    let watch = move || {
+        // Nothing is sent. Broken is as good as ended.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        if loads.load(Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+    };
+    // Without a thread it ends once it has loaded.
+    let _ = std::thread::Builder::new().name("ottava-front".into()).spawn(watch);
 }
 
 /// The keys of a file or a pipe.

@@ -8,6 +8,7 @@ mod tiny;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ impl Front {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
         command.args(["serve", "--isolated", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
         command.arg(&model).args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // As a shell starts it: Ctrl-C goes to its group.
+        command.process_group(0);
         let mut process = command.spawn()?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line)?;
@@ -110,6 +113,30 @@ impl Front {
 
     fn metrics(&self) -> String {
         self.ask("GET", "/metrics", &Value::Null).expect("an answer").1
+    }
+
+    /// Sends what a terminal does: a signal to all processes of its group. The front listens to it already.
+    fn interrupt(&self) -> std::io::Result<()> {
+        let status = || fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
+        let caught = |status: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+        };
+        self.until("it listens to SIGINT", || caught(&status()) & 2 != 0);
+        let kill = format!("kill -INT -{}", self.process.id());
+        Command::new("/bin/sh").args(["-c", &kill]).status().map(|_| ())
+    }
+
+    /// How it ends, and what it has told.
+    fn end(&mut self) -> Outcome<(Option<i32>, String)> {
+        let start = Instant::now();
+        while self.process.try_wait()?.is_none() {
+            assert!(start.elapsed() < PATIENCE, "the front goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut told = String::new();
+        self.process.stderr.take().expect("a pipe").read_to_string(&mut told)?;
+        Ok((self.process.wait()?.code(), told))
     }
 
     fn until(&self, what: &str, is: impl Fn() -> bool) {
@@ -260,17 +287,8 @@ fn a_model_that_ends_again_and_again_is_given_up() -> Outcome {
         front.kill_engines();
         front.until("the engine has ended", || engines.iter().all(|id| !front.engines().contains(id)));
     }
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = front.process.try_wait()? {
-            break status;
-        }
-        assert!(start.elapsed() < PATIENCE, "the front goes on");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let mut told = String::new();
-    front.process.stderr.take().expect("a pipe").read_to_string(&mut told)?;
-    assert_eq!(status.code(), Some(1), "{told}");
+    let (status, told) = front.end()?;
+    assert_eq!(status, Some(1), "{told}");
     assert!(
         told.contains("the engine of tiny ended 3 times in ten minutes, the last time with: signal: 9"),
         "{told}"
@@ -305,6 +323,33 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
     }
     let (status, body) = front.complete(Some("third"), 5, false);
     assert!(status == 404 && body.contains("model_not_found"), "{body}");
+    Ok(())
+}
+
+/// Ctrl-C is no crash, whether the model loads or an answer is at work, which comes to its end.
+#[test]
+fn ctrl_c_is_the_front_s_alone() -> Outcome {
+    for at_work in [false, true] {
+        let mut front = Front::start(&["--restarts", "1", "--drain", "100"])?;
+        front.until("the engine starts", || !front.engines().is_empty());
+        let begun = || has(&front.metrics(), "vllm:num_requests_running", 1.0);
+        let answer = std::thread::scope(|scope| -> Outcome<_> {
+            if at_work {
+                front.until_ready();
+            }
+            let answer = at_work.then(|| scope.spawn(|| front.complete(None, LONG, false)));
+            if let Some(answer) = &answer {
+                front.until("it is at work or done", || begun() || answer.is_finished());
+            }
+            front.interrupt()?;
+            Ok(answer.map(|answer| answer.join().expect("no panic")))
+        })?;
+        if let Some((status, body)) = answer {
+            assert_eq!((status, text(&body).is_empty()), (200, false), "{body}");
+        }
+        let (status, told) = front.end()?;
+        assert!(status == Some(0) && !told.contains("ended"), "{status:?}: {told}");
+    }
     Ok(())
 }
 

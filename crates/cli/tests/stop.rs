@@ -1,4 +1,4 @@
-//! `ottava serve` and Ctrl-C: the first lets answers end, the second does not wait for them.
+//! Ctrl-C: the first lets a server's answers end, and stops an answer of `chat`; the second does not wait for them.
 
 #![cfg(unix)]
 
@@ -13,19 +13,30 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ends with the test.
-struct Server(Child);
+struct Program(Child);
 
-impl Drop for Server {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Server {
+impl Program {
     fn signal(&self, signal: &str) {
         let sent = Command::new("/bin/sh").args(["-c", &format!("kill -{signal} {}", self.0.id())]).status();
         assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+    }
+
+    fn code(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            match self.0.try_wait().expect("a state") {
+                Some(status) => return status.code(),
+                None => assert!(start.elapsed() < PATIENCE, "the second does not wait"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -52,7 +63,7 @@ fn a_second_signal_ends_the_server_at_once() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
         command.args(["serve", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
         command.arg(&model).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut server = Server(command.spawn().expect("starts"));
+        let mut server = Program(command.spawn().expect("starts"));
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
         let address = line.trim().strip_prefix("http://").expect("an address");
@@ -61,14 +72,121 @@ fn a_second_signal_ends_the_server_at_once() {
         std::thread::sleep(Duration::from_millis(500));
         assert!(server.0.try_wait().expect("a state").is_none(), "the first waits for who has begun");
         server.signal(signal);
-        let start = Instant::now();
-        let status = loop {
-            match server.0.try_wait().expect("a state") {
-                Some(status) => break status,
-                None => assert!(start.elapsed() < PATIENCE, "the second does not wait"),
+        assert_eq!(server.code(), Some(code));
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod chat {
+    use super::*;
+
+    /// A prompt that takes a second and more on any machine, of as many tokens as bytes.
+    const LONG: usize = 30_000;
+
+    struct Chat {
+        program: Program,
+        stdin: std::process::ChildStdin,
+        stdout: BufReader<std::process::ChildStdout>,
+        folder: tempfile::TempDir,
+    }
+
+    impl Chat {
+        /// After a first answer.
+        fn start() -> Chat {
+            let folder = tempfile::tempdir().expect("a folder");
+            let model = folder.path().join("tiny.gguf");
+            std::fs::write(&model, tiny::llama_of(1 << 15).expect("a model")).expect("a file");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
+            command.args([
+                "chat",
+                "--device",
+                "cpu",
+                "--threads",
+                "1",
+                "--temp",
+                "0",
+                "-n",
+                "2",
+                "-c",
+                "32768",
+            ]);
+            command
+                .arg("--model")
+                .arg(&model)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+            let mut child = command.spawn().expect("starts");
+            let (stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+            let mut chat = Chat { program: Program(child), stdin, stdout: BufReader::new(stdout), folder };
+            chat.say("a\n/first");
+            chat.printed_before("/first");
+            chat
+        }
+
+        fn say(&mut self, lines: &str) {
+            self.stdin.write_all(format!("{lines}\n").as_bytes()).expect("sent");
+        }
+
+        /// What is printed before a command that is unknown.
+        fn printed_before(&mut self, command: &str) -> String {
+            let (mut printed, mut line) = (String::new(), Vec::new());
+            while self.stdout.read_until(b'\n', &mut line).expect("a line") > 0 {
+                let text = String::from_utf8_lossy(&line);
+                if text.starts_with(&format!("unknown command {command};")) {
+                    break;
+                }
+                printed += &text;
+                line.clear();
             }
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert_eq!(status.code(), Some(code));
+            printed
+        }
+
+        /// Hundredths of a second that the engine has worked.
+        fn worked(&self) -> u64 {
+            let tasks = format!("/proc/{}/task", self.program.0.id());
+            let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+            let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+            let engine = |stat: String| -> Option<u64> {
+                let (_, rest) = stat.split_once("(ottava-engine) ")?;
+                rest.split(' ').nth(11)?.parse().ok()
+            };
+            stats.filter_map(engine).sum()
+        }
+
+        /// A long prompt is at work: no token comes for a second.
+        fn is_long_at_work(&mut self) {
+            let before = self.worked();
+            self.say(&"z ".repeat(LONG / 2));
+            let start = Instant::now();
+            while self.worked() < before + 3 {
+                assert!(start.elapsed() < PATIENCE, "the engine works");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_stopped_before_its_first_token_and_leaves_no_trace() {
+        let mut chat = Chat::start();
+        chat.is_long_at_work();
+        chat.program.signal("INT");
+        let path = chat.folder.path().join("saved.json");
+        chat.say(&format!("/stopped\n/save {}\n/saved", path.display()));
+        assert_eq!(chat.printed_before("/stopped"), "\n");
+        chat.printed_before("/saved");
+        let saved = std::fs::read(path).expect("a file");
+        let saved: serde_json::Value = serde_json::from_slice(&saved).expect("JSON");
+        let roles: Vec<_> = saved.as_array().into_iter().flatten().map(|message| &message["role"]).collect();
+        assert_eq!(roles, ["user", "assistant"]);
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_program() {
+        let mut chat = Chat::start();
+        chat.is_long_at_work();
+        chat.program.signal("INT");
+        chat.program.signal("INT");
+        assert_eq!(chat.program.code(), Some(130));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ottava::{Engine, Request, TokenId};
 
 use super::super::Failure;
-use super::super::run::{Flow, answer};
+use super::super::run::answer;
 
 /// What a request's prompt is made of.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl<'e> Load<'e> {
     pub fn prefill(&self, prompt: Prompt) -> Result<f64, Failure> {
         self.sent.set(self.sent.get() + 1);
         let request = request(self.engine, prompt, [0, self.sent.get()], 1);
-        let answer = answer(self.engine, request, |_| Ok(Flow::Continue))?;
+        let answer = answer(self.engine, request, |_| Ok(()))?;
         check_cached(prompt, answer.usage.cached_tokens)?;
         Ok(answer.timings.prefill_tokens_per_s)
     }
@@ -75,7 +75,7 @@ impl<'e> Load<'e> {
     pub fn fill(&self, depth: usize, requests: usize) -> Result<(), Failure> {
         for lane in 0..requests {
             let request = request(self.engine, Prompt { depth, fresh: 0 }, [lane, 0], 0);
-            answer(self.engine, request, |_| Ok(Flow::Continue))?;
+            answer(self.engine, request, |_| Ok(()))?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ fn once(engine: &Engine, prompt: Prompt, lane: usize, generate: usize) -> Result
     let mut tokens = Vec::with_capacity(generate + 2);
     let answer = answer(engine, request(engine, prompt, [lane, 0], generate), |_| {
         tokens.push(Instant::now());
-        Ok(Flow::Continue)
+        Ok(())
     })?;
     check_cached(prompt, answer.usage.cached_tokens)?;
     // The rest of the text came with the end of the answer, not with a token.

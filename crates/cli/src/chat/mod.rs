@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ottava::chat::Tools;
+use ottava::chat::{AnswerParser, Tools};
 use ottava::engine::FinishReason;
 use ottava::file::Temporary;
 use ottava::text::Message;
@@ -23,7 +23,7 @@ use self::tools::{Pending, Said};
 use super::input::{self, Lines, NextLine};
 use super::interrupt::{self, Answering};
 use super::options::{ModelOptions, SamplingOptions};
-use super::run::{Answer, Flow, answer};
+use super::run::{self, Answer};
 use super::{Failure, output};
 
 const HELP: &str = "\
@@ -32,7 +32,7 @@ const HELP: &str = "\
 /system TEXT   set the system message and start over; without TEXT there is none
 /save FILE     write the conversation as JSON
 /exit          leave (as does Ctrl-D)
-Where tools are called, the next lines are their results, empty ones too, but for these commands. Ctrl-C stops an answer. Where the context is full the oldest turns are forgotten, with a note.";
+Where tools are called, the next lines are their results, empty ones too, but for these commands. Ctrl-C stops an answer; a second one leaves. Where the context is full the oldest turns are forgotten, with a note.";
 
 /// Arguments of `chat`.
 #[derive(Args)]
@@ -217,21 +217,13 @@ impl Talk<'_> {
         if parser.is_some() {
             request = engine.with_tools(request, &fitted.ids, tools)?;
         }
-        let (mut said, answering) = (Said::default(), Answering::new());
-        let result = answer(engine, request.max_tokens(tokens_max), |piece| {
-            match &mut parser {
-                Some(parser) => said.take(parser.push(piece))?,
-                None => output::print(piece)?,
-            }
-            Ok(if answering.is_stopped() { Flow::Stop } else { Flow::Continue })
-        });
-        drop(answering);
-        if let Some(parser) = &mut parser {
-            said.take(parser.finish())?;
+        let mut said = Said::default();
+        let answer = self.read(request.max_tokens(tokens_max), parser.as_mut(), &mut said)?;
+        if answer.ids.is_empty() && answer.finish == FinishReason::Cancelled {
+            // The line goes with its answer, or the next one would wait for it once more.
+            self.pending.take_back();
+            return Ok(());
         }
-        output::print_line("")?;
-        let answer = result?;
-        self.tell(&answer);
         let (message, pending) = match parser {
             Some(_) => said.finish(),
             None => (Message::new("assistant", answer.text), Pending::default()),
@@ -239,6 +231,30 @@ impl Talk<'_> {
         self.pending = pending;
         self.conversation.commit(fitted.messages, message);
         Ok(())
+    }
+
+    /// Reads an answer, which Ctrl-C stops, and shows it; what a parser finds in it is kept.
+    fn read(
+        &self,
+        request: Request,
+        mut parser: Option<&mut AnswerParser>,
+        said: &mut Said,
+    ) -> Result<Answer, Failure> {
+        let generation = self.engine.submit(request)?;
+        let canceller = generation.canceller();
+        let answering = Answering::new(move || canceller.cancel());
+        let result = run::read(generation, |piece| match &mut parser {
+            Some(parser) => said.take(parser.push(piece)),
+            None => output::print(piece),
+        });
+        drop(answering);
+        if let Some(parser) = parser {
+            said.take(parser.finish())?;
+        }
+        output::print_line("")?;
+        let answer = result?;
+        self.tell(&answer);
+        Ok(answer)
     }
 
     /// What stands under an answer.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 
 use super::super::catalog::Entry;
-use super::super::interrupt;
+use super::super::interrupt::{self, Tool};
 use super::super::output;
 use super::cache::{BLOCK, Held, Place};
 use super::{Limits, Sources};
@@ -88,11 +88,9 @@ impl Tools<'_> {
         let path = self.folder.join("complaint");
         let mut complaint = File::options().read(true).append(true).create(true).open(&path).map_err(say)?;
         command.stdin(held.lent()?).stdout(Stdio::null()).stderr(complaint.try_clone().map_err(say)?);
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         interrupt::watch().map_err(|_| "cannot watch for Ctrl-C")?;
-        let mut child = command.spawn().map_err(say)?;
-        let Some(status) = wait(&mut child, self.limit).map_err(say)? else {
+        let (tool, child) = Tool::start(&mut command).map_err(say)?;
+        let Some(status) = wait(&tool, child, self.limit).map_err(say)? else {
             return Err(format!("{name}: ended after {} s without a result", self.limit.as_secs()));
         };
         if status.success() {
@@ -103,17 +101,16 @@ impl Tools<'_> {
     }
 }
 
-/// How a program that leads a process group ended; nothing if the limit came first, and then all of it is ended.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let (began, id) = (Instant::now(), child.id());
-    let _tool = interrupt::Tool::new(id);
+/// How a tool ended; nothing if the limit came first, and then all of it is ended.
+fn wait(tool: &Tool, mut child: Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let began = Instant::now();
     while began.elapsed() < limit {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    interrupt::end_group(id.try_into().unwrap_or(0));
+    tool.end();
     child.kill()?;
     child.wait()?;
     Ok(None)

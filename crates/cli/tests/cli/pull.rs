@@ -157,3 +157,23 @@ fn a_list_tells_what_was_not_verified_or_is_damaged() {
     std::fs::create_dir(models.join(FILE)).unwrap();
     assert_eq!(state(), ("damaged".into(), false));
 }
+
+/// The lock is the tool's, too: left behind, it would keep the next pull waiting.
+#[test]
+fn ctrl_c_ends_a_tool_that_has_just_started() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let (cache, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let python = tools.path().join("python3");
+    let started = tools.path().join("started");
+    let script = format!("#!/bin/sh\n: > '{}'\nkill -INT $PPID\nexec /bin/sleep 60\n", started.display());
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (endpoint, _requests) = hub("404 Not Found\r\nContent-Length: 0", Vec::new(), false);
+    let output = pull(cache.path(), &endpoint).env("PATH", tools.path()).output().unwrap();
+    assert_eq!((output.status.code(), started.exists()), (Some(130), true), "{}", told(&output));
+    let start = Instant::now();
+    let next = pull(cache.path(), &endpoint).output().unwrap();
+    assert_eq!(next.status.code(), Some(1), "{}", told(&next));
+    assert!(start.elapsed() < Duration::from_secs(40), "{}", told(&next));
+}

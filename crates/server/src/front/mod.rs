@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use crate::about::{self, InPath};
 use crate::error::{ApiError, json_body, quoted};
 use crate::gate::gate;
-use crate::guard::Guard;
+use crate::guard::{Guard, Phase};
 use crate::listen::{Listener, on_threads};
 use crate::{Config, ServeError};
 use worker::{Status, Worker};
@@ -126,7 +126,7 @@ impl Front {
         let keys = self.config.keys.join("\n");
         let worker = |model| Arc::new(Worker::new(model, keys.clone(), self.idle, self.restarts_max));
         let workers: Vec<_> = self.models.into_iter().map(worker).collect();
-        let (stopping, stopped) = watch::channel(false);
+        let (stopping, stopped) = watch::channel(Phase::Serving);
         let mut running = tokio::task::JoinSet::new();
         for worker in &workers {
             running.spawn(Arc::clone(worker).run(stopped.clone(), Arc::clone(&note)));
@@ -138,6 +138,7 @@ impl Front {
                 () = stop => {}
                 error = lost(&mut running) => given_up = Some(error),
             }
+            stopping.send_replace(Phase::Draining);
         };
         let routed = |guard: Arc<Guard>| {
             let mut client = Client::builder(TokioExecutor::new());
@@ -145,7 +146,7 @@ impl Front {
             routes(&Arc::new(Shared { guard, workers, client }))
         };
         let served = self.listener.serve(self.config, stop, routed).await;
-        let _ = stopping.send(true);
+        stopping.send_replace(Phase::Ending);
         while running.join_next().await.is_some() {}
         given_up.map_or(served, Err)
     }

@@ -1,6 +1,9 @@
 //! A stream on its way back. Until its answer begins it is held back, so that it can be asked for again.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
@@ -9,11 +12,12 @@ use futures_util::StreamExt as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::forward::{Question, kept, lost};
 use crate::error::ApiError;
+use crate::guard::Phase;
 use crate::stream::{ANSWER_MARK, LOST_MARK, ending, stopping};
 
 /// Pieces that a slow reader may leave.
@@ -30,7 +34,7 @@ pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, ru
     let (parts, body) = response.into_parts();
     tokio::spawn(async move {
         // Who read it is gone.
-        let _ = Relay { question, sender, held: Some(Vec::new()), number: 0 }.run(body, run).await;
+        let _ = Relay::new(question, sender).run(body, run).await;
     });
     let pieces = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
@@ -41,10 +45,13 @@ pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, ru
 }
 
 struct Relay {
-    question: Question,
+    question: Arc<Question>,
     sender: mpsc::Sender<Bytes>,
+    phase: watch::Receiver<Phase>,
     /// What came before the answer began; none once it has.
     held: Option<Vec<u8>>,
+    /// When the client has heard nothing for too long.
+    quiet: Instant,
     /// The number of the next event, where events are numbered.
     number: u64,
 }
@@ -53,6 +60,12 @@ struct Relay {
 struct Gone;
 
 impl Relay {
+    fn new(question: Question, sender: mpsc::Sender<Bytes>) -> Relay {
+        let guard = &question.shared.guard;
+        let (phase, quiet) = (guard.phase.clone(), Instant::now() + guard.config.keep_alive);
+        Relay { question: Arc::new(question), sender, phase, held: Some(Vec::new()), quiet, number: 0 }
+    }
+
     async fn run(&mut self, body: Incoming, run: u64) -> Result<(), Gone> {
         if self.copy(body).await? {
             return Ok(());
@@ -62,11 +75,8 @@ impl Relay {
         }
         // The client has seen nothing: once more from the beginning.
         self.held = Some(Vec::new());
-        let again = self.question.ask(Some(run));
-        let response = tokio::select! {
-            response = again => response,
-            () = self.sender.closed() => return Err(Gone),
-        };
+        let question = Arc::clone(&self.question);
+        let Some(response) = self.wait(question.ask(Some(run))).await? else { return Ok(()) };
         match response {
             Err(error) => self.fail(&error).await,
             Ok((response, _)) if response.status() != StatusCode::OK => match refusal(response).await {
@@ -83,23 +93,8 @@ impl Relay {
     /// Copies a body; whether that is all that the client gets.
     async fn copy(&mut self, body: Incoming) -> Result<bool, Gone> {
         let mut pieces = body.into_data_stream();
-        let pause = self.question.shared.guard.config.keep_alive;
-        let mut phase = self.question.shared.guard.phase.clone();
-        let mut quiet = Instant::now() + pause;
         loop {
-            let piece = tokio::select! {
-                piece = pieces.next() => piece,
-                () = ending(&mut phase) => {
-                    self.fail(&stopping()).await?;
-                    return Ok(true);
-                }
-                () = self.sender.closed() => return Err(Gone),
-                () = sleep_until(quiet), if self.held.is_some() => {
-                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
-                    quiet = Instant::now() + pause;
-                    continue;
-                }
-            };
+            let Some(piece) = self.wait(pieces.next()).await? else { return Ok(true) };
             match piece {
                 Some(Ok(bytes)) => self.take(bytes).await?,
                 Some(Err(_)) => return Ok(false),
@@ -110,6 +105,26 @@ impl Relay {
                     let held = self.held.take().unwrap_or_default();
                     self.pass(held.into()).await?;
                     return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Waits for something. Until the answer begins, the client gets keep-alives meanwhile. None if the server ends
+    /// first: then the client has been told.
+    async fn wait<T>(&mut self, something: impl Future<Output = T>) -> Result<Option<T>, Gone> {
+        let mut something = pin!(something);
+        loop {
+            tokio::select! {
+                done = &mut something => return Ok(Some(done)),
+                () = ending(&mut self.phase) => {
+                    self.fail(&stopping()).await?;
+                    return Ok(None);
+                }
+                () = self.sender.closed() => return Err(Gone),
+                () = sleep_until(self.quiet), if self.held.is_some() => {
+                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                    self.quiet = Instant::now() + self.question.shared.guard.config.keep_alive;
                 }
             }
         }

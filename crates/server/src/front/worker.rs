@@ -17,6 +17,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use super::Model;
 use crate::ServeError;
 use crate::app::now;
+use crate::guard::Phase;
 
 /// How often a process is looked at, and how far apart starts are.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 const LOAD_MAX: Duration = Duration::from_secs(600);
 /// How long a process that has broken a connection may take to end.
 const END_MAX: Duration = Duration::from_secs(2);
+/// Why a request does not wait for its model.
+const STOPPING: &str = "the server is stopping";
 
 /// Where a model's process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,29 +170,41 @@ impl Worker {
         match timeout(LOAD_MAX, known).await {
             Ok(Some(Status::Up { address, run })) => Ok((address, run)),
             Ok(Some(Status::GivenUp(reason))) => Err(reason),
-            Ok(_) => Err("the server is stopping".into()),
+            Ok(_) => Err(STOPPING.into()),
             Err(_) => Err(format!("the model did not load in {} s", LOAD_MAX.as_secs())),
         }
     }
 
-    /// Keeps the process alive until `stop` says true.
+    /// Keeps the process alive until `stop` says that all ends. From when the front drains, a process that ends is not
+    /// started again: the reason to stop may have ended it, too.
     ///
     /// # Errors
     /// [`ServeError::Restarts`] for a pinned model that is given up.
     pub(super) async fn run(
         self: Arc<Worker>,
-        mut stop: watch::Receiver<bool>,
+        mut stop: watch::Receiver<Phase>,
         note: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<(), ServeError> {
+        self.keep(&mut stop, &*note).await?;
+        // There will be no other process: nobody waits for one.
+        self.status.send_replace(Status::GivenUp(STOPPING.into()));
+        Ok(())
+    }
+
+    async fn keep(
+        &self,
+        stop: &mut watch::Receiver<Phase>,
+        note: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), ServeError> {
         let mut deaths = VecDeque::new();
         for run in 0.. {
             tokio::select! {
                 biased;
-                () = told(&mut stop) => return Ok(()),
+                () = reached(stop, Phase::Ending) => return Ok(()),
                 () = self.wanted() => {}
             }
             let next = Instant::now() + LOOK;
-            let end = self.live(run, &mut stop).await;
+            let end = self.live(run, stop).await;
             self.status.send_replace(Status::Down);
             let reason = match end {
                 End::Stopped => return Ok(()),
@@ -199,8 +214,15 @@ impl Worker {
                 }
                 End::Died(reason) => reason,
             };
+            let stopping = *stop.borrow() >= Phase::Draining;
+            // Nobody misses one that ends with its front.
+            if !stopping || self.is_at_work() {
+                note(&format!("the engine of {} ended: {reason}", self.name()));
+            }
+            if stopping {
+                return Ok(());
+            }
             self.deaths.fetch_add(1, Ordering::Relaxed);
-            note(&format!("the engine of {} ended: {reason}", self.name()));
             deaths.push_back(Instant::now());
             deaths.retain(|death| death.elapsed() < PERIOD);
             if self.restarts_max > 0 && deaths.len() >= self.restarts_max {
@@ -212,13 +234,13 @@ impl Worker {
                 let oldest = deaths.front().map_or(Duration::ZERO, Instant::elapsed);
                 tokio::select! {
                     () = sleep(PERIOD.saturating_sub(oldest)) => {}
-                    () = told(&mut stop) => return Ok(()),
+                    () = reached(stop, Phase::Draining) => return Ok(()),
                 }
                 self.status.send_replace(Status::Down);
             }
             tokio::select! {
                 () = sleep_until(next.into()) => {}
-                () = told(&mut stop) => return Ok(()),
+                () = reached(stop, Phase::Draining) => return Ok(()),
             }
         }
         Ok(())
@@ -227,27 +249,27 @@ impl Worker {
     /// Ready when the process should run: always, or while a request is at work. A call from before it was
     /// unloaded is no reason.
     async fn wanted(&self) {
-        while !self.pinned && self.at_work.load(Ordering::Acquire) == 0 {
+        while !self.pinned && !self.is_at_work() {
             self.called.notified().await;
         }
     }
 
     /// One process, from its start to its end.
-    async fn live(&self, run: u64, stop: &mut watch::Receiver<bool>) -> End {
+    async fn live(&self, run: u64, stop: &mut watch::Receiver<Phase>) -> End {
         let (mut child, stdin, mut lines) = match self.start() {
             Ok(started) => started,
             Err(error) => return End::Died(format!("it cannot be started: {error}")),
         };
         let address = tokio::select! {
             address = address(&mut lines) => address,
-            () = told(stop) => None,
+            () = reached(stop, Phase::Ending) => None,
         };
         let Some(address) = address else {
             // While it loads it does not read its input; nor may it end because it says no more. One that has ended
             // keeps its status.
             let _ = child.start_kill();
             let status = child.wait().await;
-            return if *stop.borrow() { End::Stopped } else { End::Died(ended(status)) };
+            return if *stop.borrow() == Phase::Ending { End::Stopped } else { End::Died(ended(status)) };
         };
         self.learn(address).await;
         self.status.send_replace(Status::Up { address, run });
@@ -255,7 +277,7 @@ impl Worker {
         loop {
             tokio::select! {
                 status = child.wait() => return End::Died(ended(status)),
-                () = told(stop) => return self.end(child, stdin, End::Stopped).await,
+                () = reached(stop, Phase::Ending) => return self.end(child, stdin, End::Stopped).await,
                 () = sleep(LOOK) => {}
             }
             if self.is_idle() {
@@ -275,10 +297,17 @@ impl Worker {
                 }
                 _ => "it does not answer".to_owned(),
             };
-            // What is killed has ended.
-            let _ = child.kill().await;
+            self.kill(&mut child).await;
             return End::Died(reason);
         }
+    }
+
+    /// Ends a process at once. From now on requests wait for the next one: this one takes seconds to go where it has much
+    /// memory, or a device.
+    async fn kill(&self, child: &mut Child) {
+        self.status.send_replace(Status::Down);
+        // What is killed has ended.
+        let _ = child.kill().await;
     }
 
     /// Keeps what the process says of its model.
@@ -294,13 +323,12 @@ impl Worker {
     fn start(&self) -> std::io::Result<(Child, ChildStdin, Lines<BufReader<ChildStdout>>)> {
         let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
         let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .env("OTTAVA_API_KEY", &self.keys)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
+        let mut command = Command::new(program);
+        command.args(arguments).env("OTTAVA_API_KEY", &self.keys).kill_on_drop(true);
+        // A terminal's signals go to a process group: the front, which gets them, decides when the process ends.
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (stdin, stdout) = pipes.ok_or_else(missing)?;
         Ok((child, stdin, BufReader::new(stdout).lines()))
@@ -310,23 +338,26 @@ impl Worker {
     async fn end(&self, mut child: Child, stdin: ChildStdin, end: End) -> End {
         drop(stdin);
         if timeout(LAST_WORDS, child.wait()).await.is_err() {
-            // What is killed has ended.
-            let _ = child.kill().await;
+            self.kill(&mut child).await;
         }
         end
     }
 
+    fn is_at_work(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) > 0
+    }
+
     fn is_idle(&self) -> bool {
         let unused = || self.last_used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-        let idle = self.idle.filter(|_| !self.pinned && self.at_work.load(Ordering::Acquire) == 0);
+        let idle = self.idle.filter(|_| !self.pinned && !self.is_at_work());
         idle.is_some_and(|idle| unused() > idle)
     }
 }
 
-/// Ready when the front is to stop.
-async fn told(stop: &mut watch::Receiver<bool>) {
+/// Ready when the front is that far.
+async fn reached(stop: &mut watch::Receiver<Phase>, phase: Phase) {
     // Without a sender the front has gone.
-    let _ = stop.wait_for(|stop| *stop).await;
+    let _ = stop.wait_for(|now| *now >= phase).await;
 }
 
 /// The address on the first line that has one; none if the process ends without.
@@ -365,4 +396,26 @@ async fn get(address: SocketAddr, path: &str, key: &str) -> std::io::Result<(boo
     let answer = String::from_utf8_lossy(&answer);
     let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
     Ok((answer.starts_with("HTTP/1.1 200"), body.unwrap_or_default()))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// It takes seconds to go where it has much memory, or a device.
+    #[tokio::test]
+    async fn requests_do_not_wait_for_a_process_that_is_killed() {
+        let command = ["/bin/sh", "-c", "exec sleep 600"].map(Into::into).into();
+        let model = Model { names: vec!["a".into()], command, pinned: true };
+        let worker = Worker::new(model, String::new(), None, 0);
+        let (mut child, ..) = worker.start().expect("it starts");
+        worker.status.send_replace(Status::Up { address: ([127, 0, 0, 1], 1).into(), run: 0 });
+        tokio::select! {
+            biased;
+            () = worker.kill(&mut child) => {}
+            // It has begun, no more.
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(worker.status(), Status::Down);
+    }
 }

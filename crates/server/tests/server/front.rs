@@ -26,9 +26,14 @@ struct Fronted {
 
 impl Fronted {
     fn of(models: Vec<Model>, change: impl FnOnce(Front) -> Front) -> Fronted {
+        Fronted::with_drain(Config::default().drain, models, change)
+    }
+
+    fn with_drain(drain: Duration, models: Vec<Model>, change: impl FnOnce(Front) -> Front) -> Fronted {
         let mut config = Config::default();
         config.port = 0;
         config.keep_alive = Duration::from_millis(50);
+        config.drain = drain;
         let front = change(Front::bind(config, models).expect("it listens"));
         let (address, (stop, stopped)) = (front.address(), mpsc::channel());
         let thread = std::thread::spawn(move || front.run(until(stopped), |_| {}));
@@ -170,6 +175,7 @@ fn a_lost_device_is_answered_for_by_the_next_process() {
     let found = complete(&front, "first");
     let seen = found.body.replace(": keep-alive\n\n", "");
     assert_eq!((found.status, seen.as_str()), (200, "data: 2\n\ndata: 3\n\ndata: [DONE]\n\n"));
+    assert_ne!(seen, found.body, "a client hears something while the model is loaded again");
     let metrics = get(front.address, "/metrics").body;
     assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
 }
@@ -293,4 +299,94 @@ fn a_front_that_stops_says_that_it_is_not_ready() {
     stream.write_all(rest).expect("sent");
     let found = read(stream);
     assert_eq!((found.status, &found.json()["reason"]), (503, &json!("the server is stopping")));
+}
+
+/// A stream that waits for a process which does not come ends with the front, in an event.
+#[test]
+fn a_stream_that_waits_for_its_model_is_told_that_the_server_stops() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, died) = (folder.path().join("first"), folder.path().join("died"));
+    let address = process({
+        let died = died.clone();
+        move |path, _| {
+            of_itself(path).unwrap_or_else(|| {
+                std::fs::write(&died, "").expect("a file");
+                broken(": keep-alive\n\n")
+            })
+        }
+    });
+    // The second process loads for ever.
+    let script = format!(
+        "cd '{}'; if [ -e first ]; then echo > second; exec sleep 600; fi; echo > first; echo http://{address}; \
+         until [ -e died ]; do sleep 0.02; done",
+        folder.path().display()
+    );
+    let mut front =
+        Fronted::with_drain(Duration::from_millis(100), vec![model("first", &script, true)], |front| front);
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    let address = front.address;
+    let asked = std::thread::spawn(move || post(address, COMPLETIONS, &json!({"prompt": "a"})));
+    front.until("the second process loads", |_| folder.path().join("second").exists());
+    assert!(first.exists() && died.exists());
+    front.end();
+    let found = asked.join().expect("no panic");
+    let last = found.body.trim_end().lines().last().expect("an event");
+    let event: Value = serde_json::from_str(last.strip_prefix("data: ").expect("data")).expect("JSON");
+    assert_eq!(event["error"]["message"], "the server is stopping", "{found:?}");
+}
+
+/// What asks the front to stop may have ended the process, too, as a service manager does.
+#[test]
+fn a_process_that_ends_while_the_front_drains_is_not_started_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (asked, died) = (at("asked"), at("died"));
+    let address = process({
+        let (asked, died) = (asked.clone(), died.clone());
+        move |path, times| {
+            of_itself(path).unwrap_or_else(|| {
+                std::fs::write(&asked, "").expect("a file");
+                while !died.exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // It breaks off.
+                if times == 0 {
+                    whole(&json!({})).trim_end_matches('}').to_owned()
+                } else {
+                    whole(&json!({}))
+                }
+            })
+        }
+    });
+    let script = format!(
+        "cd '{}'; echo x >> starts; echo http://{address}; until [ -e stop ]; do sleep 0.02; done; echo > died; exit 3",
+        folder.path().display()
+    );
+    let mut front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    let address = front.address;
+    let answer = std::thread::spawn(move || post(address, COMPLETIONS, &json!({"prompt": "a"})));
+    front.until("the request is at work", |_| asked.exists());
+    front.stop = None;
+    front.until("it listens no more", |front| TcpStream::connect(front.address).is_err());
+    std::fs::write(at("stop"), "").expect("a file");
+    let found = answer.join().expect("no panic");
+    assert_eq!((found.status, &found.json()["error"]["code"]), (503, &json!("unavailable")), "{found:?}");
+    front.end();
+    assert_eq!(std::fs::read_to_string(at("starts")).expect("starts"), "x\n");
+}
+
+/// Ctrl-C at a terminal reaches a process group: the front's, which lets answers end.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_has_a_group_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("stat");
+    let script = format!("cat /proc/$$/stat > '{0}.new'; mv '{0}.new' '{0}'; exec sleep 600", path.display());
+    let front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it has started", |_| path.exists());
+    let stat = std::fs::read_to_string(&path).expect("a file");
+    let id = stat.split(' ').next();
+    let group = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(2));
+    assert_eq!(id, group, "{stat}");
 }
