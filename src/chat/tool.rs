@@ -58,8 +58,13 @@ impl Tool {
         check_name(field, name)?;
         let parameters = match &function["parameters"] {
             Value::Null => json!({"type": "object", "properties": {}}),
-            Value::Object(schema) => Value::Object(schema.clone()),
-            _ => return Err(ToolError::new(at("function.parameters"), "expected a JSON schema, an object")),
+            Value::Object(schema) if may_be_object(schema.get("type")) => Value::Object(schema.clone()),
+            _ => {
+                return Err(ToolError::new(
+                    at("function.parameters"),
+                    "expected the JSON schema of an object",
+                ));
+            }
         };
         let description = function["description"].as_str().map(str::to_owned);
         Ok(Tool { name: name.into(), description, parameters, strict: function["strict"] == true })
@@ -73,6 +78,15 @@ impl Tool {
         }
         function["parameters"] = self.parameters.clone();
         json!({"type": "function", "function": function})
+    }
+}
+
+/// Whether a schema's `type` has objects among what it allows.
+fn may_be_object(kind: Option<&Value>) -> bool {
+    match kind {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        Some(kind) => kind == "object",
     }
 }
 
@@ -182,6 +196,14 @@ mod tests {
             (function(json!({"name": "a b"})), "tools[2].function.name"),
             (function(json!({"name": "x".repeat(NAME_BYTES_MAX + 1)})), "tools[2].function.name"),
             (function(json!({"name": "a", "parameters": []})), "tools[2].function.parameters"),
+            (
+                function(json!({"name": "a", "parameters": {"type": "string"}})),
+                "tools[2].function.parameters",
+            ),
+            (
+                function(json!({"name": "a", "parameters": {"type": ["null"]}})),
+                "tools[2].function.parameters",
+            ),
         ];
         for (value, field) in cases {
             assert_eq!(Tool::from_json("tools[2]", &value).expect_err("refused").field, field, "{value}");

@@ -78,6 +78,10 @@ fn tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     let mut list: Vec<Tool> = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
     let (choice, allowed) = choice(fields)?;
     if let Some(allowed) = allowed {
+        let is_tool = |name: &&String| list.iter().any(|tool| tool.name == **name);
+        if let Some(unknown) = allowed.iter().find(|name| !is_tool(name)) {
+            return Err(wrong("tool_choice.allowed_tools.tools", "names of tools", &unknown.as_str().into()));
+        }
         list.retain(|tool| allowed.contains(&tool.name));
     }
     let tools = Tools::new(list).choice(choice);

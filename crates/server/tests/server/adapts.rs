@@ -117,6 +117,22 @@ fn a_last_turn_without_calls_needs_no_place_for_tools() {
 }
 
 #[test]
+fn only_tools_that_there_are_can_be_allowed() {
+    let server = Running::with_tools();
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    for mode in ["auto", "required"] {
+        let allowed = json!({"mode": mode, "tools": [tool("ping"), tool("pong")]});
+        let body = json!({
+            "messages": [{"role": "user", "content": "a"}], "tools": [tool("ping")], "max_tokens": 1,
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed},
+        });
+        let answer = post(server.address, CHAT, &body);
+        let param = answer.json()["error"]["param"].clone();
+        assert_eq!((answer.status, param), (400, "tool_choice.allowed_tools.tools".into()), "{mode}");
+    }
+}
+
+#[test]
 fn what_other_servers_wrote_and_other_clients_write_is_read() {
     let server = Running::with_tools();
     let user = json!({"role": "user", "content": "a"});
