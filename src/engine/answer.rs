@@ -19,6 +19,8 @@ use crate::{
 pub(super) struct Answer {
     pub(super) request: TokenRequest,
     pub(super) mask: Option<Masking>,
+    /// What its mask owes it: until that comes, no step computes anything for it.
+    pub(super) owed: Option<Owed>,
     clock: Clock,
     channel: Arc<Channel>,
     text: Option<Text>,
@@ -26,6 +28,15 @@ pub(super) struct Answer {
     stop: Option<String>,
     /// The token that has ended it.
     end: Option<Box<Token>>,
+}
+
+/// What a step did not wait for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Owed {
+    /// What must follow on its last tokens.
+    Followed,
+    /// What may come next. Its last row is computed again then.
+    Next,
 }
 
 /// Tokens to text, stop strings held back.
@@ -44,7 +55,16 @@ impl Answer {
         });
         channel.set_prompt(request.prompt.len(), 0);
         let mask = request.mask.take().map(Masking::new);
-        Answer { request, mask, clock: Clock::new(Instant::now()), channel, text, stop: None, end: None }
+        Answer {
+            request,
+            mask,
+            owed: None,
+            clock: Clock::new(Instant::now()),
+            channel,
+            text,
+            stop: None,
+            end: None,
+        }
     }
 
     /// How many more tokens its reader has room for.

@@ -1,14 +1,15 @@
 //! Picks: what each sequence gets from a step that ran. A failure is one sequence's.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Scores;
-use super::answer::Answer;
+use super::answer::{Answer, Owed};
 use super::batch::Part;
 use super::event::Logprobs;
 use super::failure::{Failure, caught};
 use super::inbox::Inbox;
-use super::masking::Next;
+use super::masking::{Followed, Next};
 use super::pool::MaskPool;
 use super::request::TokenRequest;
 use super::sequence::{Goal, Picked, Sequence};
@@ -71,10 +72,11 @@ impl Chooser {
         }
     }
 
-    /// Makes a pick for each part whose sequence has not ended. Masks look at what was chosen beside each other.
+    /// Makes a pick for each part whose sequence has not ended. Masks look at what was chosen beside each other; those
+    /// that have not at `until` are late, and owe it.
     pub(super) fn pick(
         &mut self,
-        parts: &[Part],
+        (parts, until): (&[Part], Instant),
         outputs: &impl Outputs,
         table: &mut SequenceTable,
         picks: &mut Vec<Pick>,
@@ -82,25 +84,55 @@ impl Chooser {
         picks.clear();
         for part in parts {
             let Some(sequence) = table.get_mut(part.slot) else { continue };
-            let picked = self.pick_part(part, outputs, sequence);
+            let picked = self.pick_part((part, until), outputs, sequence);
+            if matches!(picked, Ok(Picked::Late)) {
+                sequence.owe(Owed::Next);
+            }
             picks.push(Pick { slot: part.slot, tokens: part.tokens, picked });
         }
         for pick in picks {
             let Ok(Picked::Masked { ids, finished, .. }) = &mut pick.picked else { continue };
-            let Some(mask) = table.get_mut(pick.slot).and_then(Sequence::mask) else { continue };
-            match mask.followed(&self.masks) {
-                Ok(followed) => {
+            let Some(sequence) = table.get_mut(pick.slot) else { continue };
+            let Some(mask) = sequence.mask() else { continue };
+            match mask.followed(&self.masks, until) {
+                Ok(Some(followed)) => {
                     ids.extend(followed.forced);
                     *finished |= followed.finished;
                 }
+                Ok(None) => sequence.owe(Owed::Followed),
                 Err(error) => pick.picked = Err(error.into()),
             }
         }
     }
 
+    /// Takes what the masks of late answers have come to.
+    pub(super) fn take_owed(&mut self, table: &mut SequenceTable, picks: &mut Vec<Pick>) {
+        let (now, vocab) = (Instant::now(), self.logits.len());
+        picks.clear();
+        for slot in table.owed().collect::<Vec<_>>() {
+            let Some(Goal::Generate(answer)) = table.get_mut(slot).map(|sequence| &mut sequence.goal) else {
+                continue;
+            };
+            let (Some(mask), Some(owed)) = (&mut answer.mask, answer.owed) else { continue };
+            let taken = match owed {
+                Owed::Followed => mask.followed(&self.masks, now).map(|followed| {
+                    followed.map(|Followed { forced: ids, finished }| Picked::Masked {
+                        ids,
+                        logprobs: None,
+                        finished,
+                    })
+                }),
+                Owed::Next => mask.next(&self.masks, vocab, now).map(|next| next.map(|_| Picked::Nothing)),
+            };
+            let Some(picked) = taken.map_err(Failure::from).transpose() else { continue };
+            answer.owed = None;
+            picks.push(Pick { slot, tokens: 0, picked });
+        }
+    }
+
     fn pick_part(
         &mut self,
-        part: &Part,
+        (part, until): (&Part, Instant),
         outputs: &impl Outputs,
         sequence: &mut Sequence,
     ) -> Result<Picked, Failure> {
@@ -108,7 +140,7 @@ impl Chooser {
         let left = sequence.tokens_max().saturating_sub(sequence.tokens.len());
         match &mut sequence.goal {
             Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
-            Goal::Generate(answer) => self.token(part, outputs, (answer, left), &sequence.tokens),
+            Goal::Generate(answer) => self.token((part, until), outputs, (answer, left), &sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
@@ -122,7 +154,7 @@ impl Chooser {
     /// What the step sampled, or else what the mask and the logits say.
     fn token(
         &mut self,
-        part: &Part,
+        (part, until): (&Part, Instant),
         outputs: &impl Outputs,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
@@ -134,7 +166,7 @@ impl Chooser {
         // The scratch is refilled for each choice.
         let chosen = caught(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
-            self.choose(logits, (answer, left), tokens)
+            self.choose((logits, until), (answer, left), tokens)
         });
         chosen.unwrap_or(Err(Failure::Internal("choosing a token panicked")))
     }
@@ -142,7 +174,7 @@ impl Chooser {
     /// Chooses a token; where there is a mask, it goes on from there.
     fn choose(
         &mut self,
-        logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
+        (logits, until): (impl Fn(&mut [f32]) -> Result<(), Failure>, Instant),
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
     ) -> Result<Picked, Failure> {
@@ -155,7 +187,8 @@ impl Chooser {
             let (token, logprobs) = self.sample(request, None, tokens)?;
             return Ok(Picked::Token(token, logprobs));
         };
-        let (ids, logprobs, most) = match mask.next(&self.masks, vocab)? {
+        let Some(next) = mask.next(&self.masks, vocab, until)? else { return Ok(Picked::Late) };
+        let (ids, logprobs, most) = match next {
             Next::End => return Ok(Picked::Masked { ids: Vec::new(), logprobs: None, finished: true }),
             Next::Forced(run) => (run.get(..room).unwrap_or(run).to_vec(), None, Some(0)),
             Next::Allowed(allowed) => {

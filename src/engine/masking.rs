@@ -14,8 +14,10 @@ use crate::token::TokenId;
 
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 const NO_THREAD: SampleError = SampleError::MaskFailed("no thread can run it");
-/// Longest that the engine waits for one mask: those before it in the queue may take as long as it.
-const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
+/// Longest that a step waits for masks. What takes longer is waited for beside the steps of others.
+pub(super) const PATIENCE: Duration = Duration::from_millis(50);
+/// Longest that one mask may take, its wait included: those before it in the queue may take as long as it.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
 
 /// What comes behind an answer.
 #[derive(Debug)]
@@ -65,6 +67,7 @@ pub(super) struct Away {
     followed: Receiver<Result<Followed, SampleError>>,
     state: Receiver<Result<Box<MaskState>, SampleError>>,
     stage: Arc<Mutex<Stage>>,
+    sent: Instant,
 }
 
 /// The pool's end of it.
@@ -113,40 +116,57 @@ impl Masking {
         }
     }
 
-    /// What must follow on the tokens that were given last; nothing if none were.
+    /// What must follow on the tokens that were given last; nothing if none were. None if that is not known at `until`.
     ///
     /// # Errors
     /// What the mask did wrong, or that it takes too long, or that no thread can run it.
-    pub(super) fn followed(&mut self, pool: &MaskPool) -> Result<Followed, SampleError> {
+    pub(super) fn followed(
+        &mut self,
+        pool: &MaskPool,
+        until: Instant,
+    ) -> Result<Option<Followed>, SampleError> {
         match self {
-            Masking::New(_) | Masking::Here(_) => Ok(Followed::default()),
-            Masking::Away(away) => away.recv(&away.followed, pool),
+            Masking::New(_) | Masking::Here(_) => Ok(Some(Followed::default())),
+            Masking::Away(away) => away.recv(&away.followed, pool, until),
             Masking::Failed(error) => Err(error.clone()),
         }
     }
 
-    /// What comes next.
+    /// What comes next. None if that is not known at `until`.
     ///
     /// # Errors
     /// As [`Masking::followed`].
-    pub(super) fn next(&mut self, pool: &MaskPool, vocab: usize) -> Result<&Next, SampleError> {
-        loop {
-            match self {
-                Masking::New(_) => self.start(pool, vocab),
-                Masking::Here(state) => return Ok(&state.next),
-                Masking::Away(away) => {
-                    *self = away.recv(&away.state, pool).map_or_else(Masking::Failed, Masking::Here);
-                }
-                Masking::Failed(error) => return Err(error.clone()),
-            }
+    pub(super) fn next(
+        &mut self,
+        pool: &MaskPool,
+        vocab: usize,
+        until: Instant,
+    ) -> Result<Option<&Next>, SampleError> {
+        self.start(pool, vocab);
+        if let Masking::Away(away) = self {
+            *self = match away.recv(&away.state, pool, until) {
+                Ok(None) => return Ok(None),
+                Ok(Some(state)) => Masking::Here(state),
+                Err(error) => Masking::Failed(error),
+            };
+        }
+        match self {
+            Masking::Here(state) => Ok(Some(&state.next)),
+            Masking::Failed(error) => Err(error.clone()),
+            Masking::New(_) | Masking::Away(_) => Ok(None),
         }
     }
 }
 
 impl Away {
-    /// Waits for the pool, as long as it can serve.
-    fn recv<T>(&self, reply: &Receiver<Result<T, SampleError>>, pool: &MaskPool) -> Result<T, SampleError> {
-        let end = Instant::now() + WAIT_MAX;
+    /// Waits for the pool, as long as it can serve, and until a moment at most.
+    fn recv<T>(
+        &self,
+        reply: &Receiver<Result<T, SampleError>>,
+        pool: &MaskPool,
+        until: Instant,
+    ) -> Result<Option<T>, SampleError> {
+        let end = self.sent + WAIT_MAX;
         loop {
             let (stage, now) = (stage_of(&self.stage), Instant::now());
             let limit = match stage.at_work {
@@ -155,13 +175,17 @@ impl Away {
                 false => now,
             };
             // Who waits in the queue looks again: threads before it may be lost meanwhile.
-            match reply.recv_timeout(limit.min(now + TIME_MAX).saturating_duration_since(now)) {
-                Ok(reply) => return reply,
+            match reply.recv_timeout(limit.min(now + TIME_MAX).min(until).saturating_duration_since(now)) {
+                Ok(reply) => return reply.map(Some),
                 Err(RecvTimeoutError::Disconnected) => return Err(NO_THREAD),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if Instant::now() >= limit && stage_of(&self.stage) == stage {
+            let now = Instant::now();
+            if now >= limit && stage_of(&self.stage) == stage {
                 return Err(TOO_SLOW);
+            }
+            if now >= until {
+                return Ok(None);
             }
         }
     }
@@ -176,7 +200,7 @@ impl Reply {
         let ((to_followed, followed), (to_state, state)) = (sync_channel(1), sync_channel(1));
         let stage = Arc::new(Mutex::new(Stage { at_work: false, since: Instant::now() }));
         let reply = Reply { followed: to_followed, state: to_state, stage: Arc::clone(&stage) };
-        (reply, Away { followed, state, stage })
+        (reply, Away { followed, state, stage, sent: Instant::now() })
     }
 
     fn enter(&self, at_work: bool) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use super::answer::Answer;
+use super::answer::{Answer, Owed};
 use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
 use super::generation::Channel;
@@ -63,6 +63,8 @@ pub(super) enum Goal {
 pub(super) enum Picked {
     /// Nothing yet: more of its tokens must be computed first.
     Nothing,
+    /// Nothing: its mask is late. Its last row does not count.
+    Late,
     Token(TokenId, Option<Logprobs>),
     /// What a mask made of the answer: tokens, of which the first may be a chosen one, and whether that is all.
     Masked {
@@ -146,9 +148,16 @@ impl Sequence {
         })
     }
 
-    /// Whether its reader has no room for another token.
+    /// Whether its reader has no room for another token, or its mask is late.
     pub(super) fn is_paused(&self) -> bool {
-        self.answer().is_some_and(|answer| answer.room() == 0)
+        self.answer().is_some_and(|answer| answer.owed.is_some() || answer.room() == 0)
+    }
+
+    /// Marks what its mask owes.
+    pub(super) fn owe(&mut self, owed: Owed) {
+        if let Goal::Generate(answer) = &mut self.goal {
+            answer.owed = Some(owed);
+        }
     }
 
     /// Whether another token may follow the next one: it is not too long then, and its reader has room for

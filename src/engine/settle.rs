@@ -33,7 +33,9 @@ pub(super) fn settle(
     for Pick { slot, tokens, picked } in picks.drain(..) {
         // What was computed for a sequence that has ended is dropped.
         let Some(sequence) = table.get_mut(slot) else { continue };
-        let end = match book(sequence, tokens, ahead, kv).map_err(Failure::from) {
+        // A row whose mask is late is computed again.
+        let computed = tokens - usize::from(matches!(picked, Ok(Picked::Late)));
+        let end = match book(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
                 settled.prefill_tokens += prefilled;
                 picked.map(|picked| {
@@ -60,7 +62,7 @@ fn book(
     ahead: bool,
     kv: &mut KvCacheManager,
 ) -> Result<usize, KvError> {
-    let Some(id) = sequence.pages else { return Ok(0) };
+    let Some(id) = sequence.pages.filter(|_| tokens > 0) else { return Ok(0) };
     if ahead {
         kv.reserve(id, tokens)?;
     }

@@ -90,6 +90,12 @@ impl SequenceTable {
         self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.given_up(now)?))).collect()
     }
 
+    /// Those whose masks are late.
+    pub(super) fn owed(&self) -> impl Iterator<Item = SlotId> {
+        let is_owed = |sequence: &Sequence| sequence.answer().is_some_and(|answer| answer.owed.is_some());
+        self.iter().filter(move |(_, sequence)| is_owed(sequence)).map(|(slot, _)| slot)
+    }
+
     /// When the first of them is late.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline).min()

@@ -7,7 +7,7 @@
 mod restore;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::batch::Batch;
 use super::cache_events::{Announcer, CacheEvents};
@@ -15,6 +15,7 @@ use super::choose::{Chooser, Pick};
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::inbox::{Arrivals, Inbox, Job, Order};
+use super::masking::{PATIENCE, WAIT_MAX};
 use super::plan::{Plan, Planner};
 use super::profile::{Profile, Profiler};
 use super::runner::Runner;
@@ -29,6 +30,9 @@ use crate::{
     kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
     model::Decoder,
 };
+
+/// How often an engine with nothing else to do asks for masks that are late.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Everything that the engine's thread owns.
 #[derive(Debug)]
@@ -125,6 +129,7 @@ impl<D: Decoder> Worker<D> {
     /// One round over jobs and sequences; whether there was anything to do.
     pub(super) fn turn(&mut self) -> bool {
         self.end_given_up();
+        self.take_owed();
         let worked = self.take_up_job() | self.step();
         self.publish();
         if let Some(announcer) = &self.announcer {
@@ -138,6 +143,13 @@ impl<D: Decoder> Worker<D> {
         for (slot, finish) in self.table.given_up(Instant::now()) {
             self.end(slot, Ok(finish));
         }
+    }
+
+    /// Goes on with answers whose masks were late.
+    fn take_owed(&mut self) {
+        let Worker { chooser, table, picks, .. } = self;
+        chooser.take_owed(table, picks);
+        self.settle(false);
     }
 
     /// Ends everything. Answers keep what they have; the caller of a job hears that the engine stops.
@@ -277,13 +289,21 @@ impl<D: Decoder> Worker<D> {
         self.publish();
     }
 
-    /// Picks what the step in flight gave, if there is one, settles it, and ends what has ended.
+    /// Picks what the step in flight gave, if there is one, and settles it.
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
         let ran = runner.ran(batch, kv);
-        chooser.pick(&batch.parts, &ran, table, picks);
-        let settled = settle(picks, batch.is_ahead(), table, kv);
+        // Of a row that is computed again a state would have seen the token twice.
+        let patience = if kv.has_states() { WAIT_MAX } else { PATIENCE };
+        chooser.pick((&batch.parts, Instant::now() + patience), &ran, table, picks);
+        let ahead = batch.is_ahead();
         batch.clear();
+        self.settle(ahead);
+    }
+
+    /// Settles picks, and ends what has ended.
+    fn settle(&mut self, ahead: bool) {
+        let settled = settle(&mut self.picks, ahead, &mut self.table, &mut self.kv);
         add(&self.counters.prefill_tokens, settled.prefill_tokens);
         add(&self.counters.decode_tokens, settled.decode_tokens);
         for (slot, end) in settled.ends {
@@ -321,7 +341,8 @@ impl<D: Decoder> Worker<D> {
     /// Sleeps until something arrives or is late.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        self.inbox.wake().wait(self.table.deadline());
+        let look = self.table.owed().next().map(|_| asleep + LOOK_AGAIN);
+        self.inbox.wake().wait(self.table.deadline().into_iter().chain(look).min());
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }

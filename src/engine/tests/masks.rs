@@ -259,6 +259,65 @@ fn a_mask_that_does_not_come_back_fails_its_own_request_and_holds_up_no_other() 
     settled(&handle);
 }
 
+/// The rules, late at its third token: it waits until it is let go.
+struct Waits {
+    rules: Rules,
+    go_on: Arc<AtomicBool>,
+    /// Where it looks at what must follow, or at what may.
+    followed: bool,
+}
+
+impl Waits {
+    fn wait(&self, answer: &[TokenId], followed: bool) {
+        while answer.len() == 3 && followed == self.followed && !self.go_on.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl TokenMask for Waits {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        self.wait(answer, false);
+        self.rules.allowed(answer, allowed);
+    }
+
+    fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+        self.wait(answer, true);
+        self.rules.forced(answer)
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        self.rules.is_finished(answer)
+    }
+}
+
+#[test]
+fn others_do_not_wait_for_a_mask_that_is_late() {
+    for followed in [true, false] {
+        let handle = spawn(60, EngineConfig::default());
+        let go_on = Arc::new(AtomicBool::new(false));
+        let late = Waits { rules: Rules::new(38), go_on: Arc::clone(&go_on), followed };
+        let mut late = handle.submit(masked(late, request(3, 25, 100))).unwrap();
+        // It has come to where it waits.
+        let token = |event| match event {
+            Some(Ok(Event::Token(token))) => token.id,
+            other => panic!("{other:?}"),
+        };
+        let begun: Vec<TokenId> = (0..3).map(|_| token(late.recv())).collect();
+        for seed in 0..4 {
+            assert_eq!(
+                read(handle.submit(request(seed, 30, 40)).unwrap()).0,
+                expected(&request(seed, 30, 40))
+            );
+        }
+        handle.check_integrity().unwrap();
+        go_on.store(true, Ordering::SeqCst);
+        let (rest, end) = read(late);
+        assert_eq!([begun, rest].concat(), ruled(&request(3, 25, 100), 38), "{end:?}");
+        settled(&handle);
+    }
+}
+
 /// Those that hang take every thread: after that no request waits for one.
 #[test]
 fn where_no_thread_comes_back_a_masked_request_fails_at_once() {
@@ -351,8 +410,9 @@ fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
     mask.adopt(&pool);
     mask.start(&pool, VOCAB);
     let no_thread = SampleError::MaskFailed("no thread can run it");
-    assert_eq!(mask.followed(&pool).unwrap_err(), no_thread);
-    assert_eq!(mask.next(&pool, VOCAB).unwrap_err(), no_thread);
+    let until = Instant::now() + TIME_MAX;
+    assert_eq!(mask.followed(&pool, until).unwrap_err(), no_thread);
+    assert_eq!(mask.next(&pool, VOCAB, until).unwrap_err(), no_thread);
     drop(mask);
     assert_eq!(Arc::strong_count(&calls), 2, "the pool drops it");
     drop(pool);
