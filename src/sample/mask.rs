@@ -5,10 +5,10 @@ use crate::token::TokenId;
 
 /// What an answer may be made of: a grammar, a choice, a format. It sees the answer's tokens, not the prompt's.
 ///
-/// It runs on a few threads beside the engine's, one call at a time: after a choice the engine waits for what must
-/// follow, and what may come next is looked at while the model's step runs. A mask that panics, that takes longer than
-/// 5 seconds, that allows nothing or that names a token outside the vocabulary fails its own request with a
-/// [`SampleError`]. With the feature `constraints`, [`Engine::constrain`](crate::Engine) makes masks of JSON schemas and
+/// It runs on a few threads beside the engine's, one call at a time: after a choice it says what must follow, and what
+/// may come next is looked at while the model's step runs. A step waits 50 ms for masks; answers without one do not wait
+/// longer for a slow one, others with one share its threads. A mask that panics, that takes longer than 5 seconds, that
+/// allows nothing or that names a token outside the vocabulary fails its own request with a [`SampleError`]. With the feature `constraints`, [`Engine::constrain`](crate::Engine) makes masks of JSON schemas and
 /// grammars.
 ///
 /// ```
