@@ -376,6 +376,28 @@ fn many_properties_may_be_left_out() {
 }
 
 #[test]
+fn a_one_of_is_looked_into_behind_references() {
+    let setting = Setting::byte_level();
+    let defs = json!({"whole": {"type": "integer"}, "number": {"type": "number"}});
+    let one_of = |branches: Value| Grammar::json_schema(json!({"$defs": defs, "oneOf": branches}));
+    let reference = |name: &str| json!({"$ref": format!("#/$defs/{name}")});
+    setting.draws(&one_of(json!([reference("whole"), {"type": "null"}])), |text| {
+        text == "null" || text.parse::<i64>().is_ok()
+    });
+    setting.draws(&one_of(json!([{"const": 1}, {"const": 2, "title": "two"}])), |text| {
+        ["1", "2"].contains(&text)
+    });
+    for overlapping in [
+        json!([reference("whole"), reference("number")]),
+        json!([reference("whole"), {"minimum": 3}]),
+        json!([{"const": 1}, {"const": 1}]),
+    ] {
+        let error = setting.refused(&one_of(overlapping)).to_string();
+        assert!(error.contains("may overlap"), "{error}");
+    }
+}
+
+#[test]
 fn a_name_is_not_spelled_in_another_way() {
     let setting = Setting::byte_level();
     let schema = json!({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]});

@@ -1,5 +1,5 @@
-//! Keywords of a schema that ask for nothing: formats that say nothing which a text could break, and values that stand
-//! for no such keyword.
+//! A schema as the parser below takes it: without keywords that ask for nothing (formats that say nothing which a text
+//! could break, and values that stand for no such keyword), and with a `oneOf` that it sees through.
 
 use std::ops::Range;
 
@@ -104,6 +104,7 @@ pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String>
             schema.shift_remove(&keyword);
             dropped = true;
         }
+        dropped |= open_one_of(schema);
         for (keyword, value) in schema {
             let keyword = keyword.as_str();
             if let Some(number) = NUMBERS.contains(&keyword).then(|| rounded(value)).flatten() {
@@ -126,6 +127,27 @@ pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String>
         }
     }
     Ok(dropped)
+}
+
+/// Makes an `enum` of a `oneOf` of constants. Beside any other the parser finds a keyword that it does not know: then it
+/// looks behind references to see whether branches overlap. Returns whether there was one.
+fn open_one_of(schema: &mut Map<String, Value>) -> bool {
+    let Some(Value::Array(branches)) = schema.get("oneOf") else { return false };
+    let constant = |branch: &Value| {
+        let says_no_more = |key: &String| key == "const" || ["title", "description"].contains(&key.as_str());
+        let branch = branch.as_object().filter(|branch| branch.keys().all(says_no_more))?;
+        branch.get("const").cloned()
+    };
+    let constants: Option<Vec<Value>> = branches.iter().map(constant).collect();
+    let differ = |all: &Vec<Value>| all.iter().enumerate().all(|(at, value)| !all[..at].contains(value));
+    match constants.filter(differ).filter(|_| !schema.contains_key("enum")) {
+        Some(constants) => {
+            schema.shift_remove("oneOf");
+            schema.insert("enum".into(), constants.into());
+        }
+        None => _ = schema.entry("discriminator").or_insert_with(|| Map::new().into()),
+    }
+    true
 }
 
 /// The first whole number within a value that no f64 holds.
@@ -198,6 +220,24 @@ mod tests {
             json!({"contains": {"const": 1}, "minContains": 0}),
         ] {
             assert_eq!(dropped(&schema), schema);
+        }
+    }
+
+    #[test]
+    fn one_of_constants_is_an_enum_and_others_stand_beside_what_is_unknown() {
+        let made = |schema: Value| {
+            let mut schema = schema.as_object().cloned().unwrap();
+            normalise(&mut schema).unwrap();
+            Value::Object(schema)
+        };
+        let named = json!({"oneOf": [{"const": 1, "title": "one"}, {"const": "b", "description": "bee"}]});
+        assert_eq!(made(named), json!({"enum": [1, "b"]}));
+        for branches in [
+            json!([{"const": 1}, {"const": 1}]),
+            json!([{"const": 1}, {"const": 2, "minimum": 3}]),
+            json!([{"$ref": "#/$defs/a"}, {"type": "null"}]),
+        ] {
+            assert_eq!(made(json!({"oneOf": branches})), json!({"oneOf": branches, "discriminator": {}}));
         }
     }
 
