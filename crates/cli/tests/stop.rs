@@ -86,7 +86,8 @@ mod chat {
     struct Chat {
         program: Program,
         stdin: std::process::ChildStdin,
-        stdout: BufReader<std::process::ChildStdout>,
+        /// What it answers and what it tells, in order.
+        printed: BufReader<std::io::PipeReader>,
         folder: tempfile::TempDir,
     }
 
@@ -110,15 +111,14 @@ mod chat {
                 "-c",
                 "32768",
             ]);
-            command
-                .arg("--model")
-                .arg(&model)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null());
+            let (printed, prints) = std::io::pipe().expect("a pipe");
+            command.arg("--model").arg(&model).stdin(Stdio::piped());
+            command.stdout(prints.try_clone().expect("a pipe")).stderr(prints);
             let mut child = command.spawn().expect("starts");
-            let (stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-            let mut chat = Chat { program: Program(child), stdin, stdout: BufReader::new(stdout), folder };
+            // Its ends of the pipe are the program's alone.
+            drop(command);
+            let stdin = child.stdin.take().expect("a pipe");
+            let mut chat = Chat { program: Program(child), stdin, printed: BufReader::new(printed), folder };
             chat.say("a\n/first");
             chat.printed_before("/first");
             chat
@@ -131,15 +131,15 @@ mod chat {
         /// What is printed before a command that is unknown.
         fn printed_before(&mut self, command: &str) -> String {
             let (mut printed, mut line) = (String::new(), Vec::new());
-            while self.stdout.read_until(b'\n', &mut line).expect("a line") > 0 {
+            while self.printed.read_until(b'\n', &mut line).expect("a line") > 0 {
                 let text = String::from_utf8_lossy(&line);
-                if text.starts_with(&format!("unknown command {command};")) {
-                    break;
+                if text.starts_with(&format!("error: unknown command {command};")) {
+                    return printed;
                 }
                 printed += &text;
                 line.clear();
             }
-            printed
+            panic!("the program ended before {command}: {printed}");
         }
 
         /// Hundredths of a second that the engine has worked.
