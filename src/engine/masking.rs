@@ -15,9 +15,15 @@ use crate::token::TokenId;
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 const NO_THREAD: SampleError = SampleError::MaskFailed("no thread can run it");
 /// Longest that a step waits for masks. What takes longer is waited for beside the steps of others.
-pub(super) const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Longest that one mask may take, its wait included: those before it in the queue may take as long as it.
-pub(super) const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
+const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
+
+/// Until when a step waits for masks. With states it is as long as they may take: of a row that is computed again a state
+/// would have seen the token twice.
+pub(super) fn masks_due(has_states: bool) -> Instant {
+    Instant::now() + if has_states { WAIT_MAX } else { PATIENCE }
+}
 
 /// What comes behind an answer.
 #[derive(Debug)]

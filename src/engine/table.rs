@@ -1,9 +1,12 @@
 //! The sequences at work, each in a slot that stays its own until it ends: nothing is renumbered.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::event::FinishReason;
 use super::sequence::Sequence;
+
+/// How often an engine with nothing else to do asks for masks that are late.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
 /// when the slot is taken again: what a step has computed for it is dropped.
@@ -96,9 +99,10 @@ impl SequenceTable {
         self.iter().filter(move |(_, sequence)| is_owed(sequence)).map(|(slot, _)| slot)
     }
 
-    /// When the first of them is late.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline).min()
+    /// When an engine with nothing to do has to look again: when the first of them is late, or a mask may have come.
+    pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let deadlines = self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline);
+        deadlines.chain(self.owed().next().map(|_| now + LOOK_AGAIN)).min()
     }
 
     /// Whether a job is at work: there is one at a time.

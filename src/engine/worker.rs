@@ -7,7 +7,7 @@
 mod restore;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::batch::Batch;
 use super::cache_events::{Announcer, CacheEvents};
@@ -15,7 +15,7 @@ use super::choose::{Chooser, Pick};
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::inbox::{Arrivals, Inbox, Job, Order};
-use super::masking::{PATIENCE, WAIT_MAX};
+use super::masking::masks_due;
 use super::plan::{Plan, Planner};
 use super::profile::{Profile, Profiler};
 use super::runner::Runner;
@@ -30,9 +30,6 @@ use crate::{
     kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
     model::Decoder,
 };
-
-/// How often an engine with nothing else to do asks for masks that are late.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Everything that the engine's thread owns.
 #[derive(Debug)]
@@ -147,8 +144,7 @@ impl<D: Decoder> Worker<D> {
 
     /// Goes on with answers whose masks were late.
     fn take_owed(&mut self) {
-        let Worker { chooser, table, picks, .. } = self;
-        chooser.take_owed(table, picks);
+        self.chooser.take_owed(&mut self.table, &mut self.picks);
         self.settle(false);
     }
 
@@ -293,9 +289,7 @@ impl<D: Decoder> Worker<D> {
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
         let ran = runner.ran(batch, kv);
-        // Of a row that is computed again a state would have seen the token twice.
-        let patience = if kv.has_states() { WAIT_MAX } else { PATIENCE };
-        chooser.pick((&batch.parts, Instant::now() + patience), &ran, table, picks);
+        chooser.pick((&batch.parts, masks_due(kv.has_states())), &ran, table, picks);
         let ahead = batch.is_ahead();
         batch.clear();
         self.settle(ahead);
@@ -341,8 +335,7 @@ impl<D: Decoder> Worker<D> {
     /// Sleeps until something arrives or is late.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        let look = self.table.owed().next().map(|_| asleep + LOOK_AGAIN);
-        self.inbox.wake().wait(self.table.deadline().into_iter().chain(look).min());
+        self.inbox.wake().wait(self.table.wake_at(asleep));
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }

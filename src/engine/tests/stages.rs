@@ -7,7 +7,7 @@ use crate::engine::choose::{Chooser, Outputs, Pick};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
-use crate::engine::masking::WAIT_MAX;
+use crate::engine::masking::masks_due;
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
@@ -69,8 +69,7 @@ impl Stages {
     }
 
     fn finish(&mut self, outputs: &impl Outputs) -> Settled {
-        let until = std::time::Instant::now() + WAIT_MAX;
-        self.chooser.pick((&self.batch.parts, until), outputs, &mut self.table, &mut self.picks);
+        self.chooser.pick((&self.batch.parts, masks_due(true)), outputs, &mut self.table, &mut self.picks);
         settle(&mut self.picks, self.batch.is_ahead(), &mut self.table, &mut self.kv)
     }
 
