@@ -131,7 +131,8 @@ fn a_sleeper_gives_up_its_pages_before_a_younger_one_that_works() {
     let (handle, probe) = gated(Fake::new(13), config);
     let sleeper = handle.submit(request(0, 30, 100)).unwrap();
     eventually(&handle, "the sleeper's buffer is full", |stats| stats.decode_tokens == 60);
-    let mut others = [1, 2].map(|seed| handle.submit(request(seed, 30, 50)).unwrap()).into_iter();
+    let both = [1, 2].map(|seed| request(seed, 30, 50)).into();
+    let mut others = submit_all(&handle, &probe, both).into_iter();
     let (older, younger) = (others.next().unwrap(), others.next().unwrap());
     let (older, younger) =
         (std::thread::spawn(move || read(older)), std::thread::spawn(move || read(younger)));
