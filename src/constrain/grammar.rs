@@ -153,7 +153,7 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
         Value::Bool(false) => return Err("no value satisfies the schema false".into()),
         _ => return Err("expected an object or true".into()),
     };
-    // Spelled with \\u a name could come twice: the second one need not follow its own schema.
+    // Spelled with \u a name could come twice: the second one need not follow its own schema.
     let switches = json!({
         "whitespace_pattern": whitespace.unwrap_or(WHITESPACE),
         "json_allowed_escapes": ESCAPES,

@@ -48,10 +48,10 @@ const SCHEMAS: [&str; 15] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
+const BY_NAME: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords whose value has numbers that an answer is held to.
 const NUMBERS: [&str; 7] =
     ["const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
-const BY_NAME: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 
 /// Whether a keyword's value asks for nothing: what every value satisfies, or what applies to none.
 fn asks_for_nothing(schema: &Map<String, Value>, keyword: &str, value: &Value) -> bool {
@@ -170,6 +170,13 @@ mod tests {
 
     use super::*;
 
+    /// What becomes of a schema.
+    fn made(schema: &Value) -> Value {
+        let mut schema = schema.as_object().cloned().unwrap();
+        normalise(&mut schema).unwrap();
+        Value::Object(schema)
+    }
+
     #[test]
     fn only_what_json_schema_defines_is_left_and_values_are_as_they_were() {
         let unknown = json!({"type": "string", "format": "password"});
@@ -185,31 +192,21 @@ mod tests {
                 "$defs": {"a": {"not": {"patternProperties": {"b": inner}}}},
             })
         };
-        let dropped = |schema: Value| {
-            let mut schema = schema.as_object().cloned().unwrap();
-            normalise(&mut schema).unwrap();
-            Value::Object(schema)
-        };
-        assert_eq!(dropped(schema(&unknown)), schema(&plain));
-        assert_eq!(dropped(schema(&known)), schema(&known));
+        assert_eq!(made(&schema(&unknown)), schema(&plain));
+        assert_eq!(made(&schema(&known)), schema(&known));
         let values = json!({"const": unknown, "enum": [unknown], "default": unknown, "properties": {"a": 5}});
-        assert_eq!(dropped(values.clone()), values);
+        assert_eq!(made(&values), values);
     }
 
     #[test]
     fn keywords_that_ask_for_nothing_are_dropped_and_others_are_not() {
-        let dropped = |schema: &Value| {
-            let mut schema = schema.as_object().cloned().unwrap();
-            normalise(&mut schema).unwrap();
-            Value::Object(schema)
-        };
         let nothing = json!({
             "type": "object", "uniqueItems": false, "not": false, "unevaluatedProperties": true,
             "unevaluatedItems": {}, "propertyNames": {"type": "string"}, "dependentRequired": {}, "dependencies": {},
             "dependentSchemas": {}, "if": {"const": 1}, "minContains": 0,
         });
-        assert_eq!(dropped(&nothing), json!({"type": "object"}));
-        assert_eq!(dropped(&json!({"then": {"const": 1}})), json!({}));
+        assert_eq!(made(&nothing), json!({"type": "object"}));
+        assert_eq!(made(&json!({"then": {"const": 1}})), json!({}));
         for schema in [
             json!({"uniqueItems": true}),
             json!({"not": true}),
@@ -219,25 +216,20 @@ mod tests {
             json!({"if": true, "then": {"const": 1}}),
             json!({"contains": {"const": 1}, "minContains": 0}),
         ] {
-            assert_eq!(dropped(&schema), schema);
+            assert_eq!(made(&schema), schema);
         }
     }
 
     #[test]
     fn one_of_constants_is_an_enum_and_others_stand_beside_what_is_unknown() {
-        let made = |schema: Value| {
-            let mut schema = schema.as_object().cloned().unwrap();
-            normalise(&mut schema).unwrap();
-            Value::Object(schema)
-        };
         let named = json!({"oneOf": [{"const": 1, "title": "one"}, {"const": "b", "description": "bee"}]});
-        assert_eq!(made(named), json!({"enum": [1, "b"]}));
+        assert_eq!(made(&named), json!({"enum": [1, "b"]}));
         for branches in [
             json!([{"const": 1}, {"const": 1}]),
             json!([{"const": 1}, {"const": 2, "minimum": 3}]),
             json!([{"$ref": "#/$defs/a"}, {"type": "null"}]),
         ] {
-            assert_eq!(made(json!({"oneOf": branches})), json!({"oneOf": branches, "discriminator": {}}));
+            assert_eq!(made(&json!({"oneOf": branches})), json!({"oneOf": branches, "discriminator": {}}));
         }
     }
 

@@ -48,12 +48,14 @@ pub(super) struct Chooser {
     best: Vec<(TokenId, f64)>,
     sampler: Sampler,
     masks: MaskPool,
+    /// Until when the step that is looked at waits for masks.
+    due: Instant,
 }
 
 impl Chooser {
     pub(super) fn new(vocab: usize, inbox: Arc<Inbox>) -> Chooser {
         let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || inbox.enter()));
-        Chooser { logits: vec![0.0; vocab], best, sampler, masks }
+        Chooser { logits: vec![0.0; vocab], best, sampler, masks, due: Instant::now() }
     }
 
     /// Takes over the mask of a new sequence, if it has one.
@@ -73,18 +75,20 @@ impl Chooser {
     }
 
     /// Makes a pick for each part whose sequence has not ended. Masks look at what was chosen beside each other; those
-    /// that have not at `until` are late, and owe it.
+    /// that have not when they are `due` are late, and owe it.
     pub(super) fn pick(
         &mut self,
-        (parts, until): (&[Part], Instant),
+        parts: &[Part],
+        due: Instant,
         outputs: &impl Outputs,
         table: &mut SequenceTable,
         picks: &mut Vec<Pick>,
     ) {
+        self.due = due;
         picks.clear();
         for part in parts {
             let Some(sequence) = table.get_mut(part.slot) else { continue };
-            let picked = self.pick_part((part, until), outputs, sequence);
+            let picked = self.pick_part(part, outputs, sequence);
             if matches!(picked, Ok(Picked::Late)) {
                 sequence.owe(Owed::Next);
             }
@@ -94,7 +98,7 @@ impl Chooser {
             let Ok(Picked::Masked { ids, finished, .. }) = &mut pick.picked else { continue };
             let Some(sequence) = table.get_mut(pick.slot) else { continue };
             let Some(mask) = sequence.mask() else { continue };
-            match mask.followed(&self.masks, until) {
+            match mask.followed(&self.masks, due) {
                 Ok(Some(followed)) => {
                     ids.extend(followed.forced);
                     *finished |= followed.finished;
@@ -132,7 +136,7 @@ impl Chooser {
 
     fn pick_part(
         &mut self,
-        (part, until): (&Part, Instant),
+        part: &Part,
         outputs: &impl Outputs,
         sequence: &mut Sequence,
     ) -> Result<Picked, Failure> {
@@ -140,7 +144,7 @@ impl Chooser {
         let left = sequence.tokens_max().saturating_sub(sequence.tokens.len());
         match &mut sequence.goal {
             Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
-            Goal::Generate(answer) => self.token((part, until), outputs, (answer, left), &sequence.tokens),
+            Goal::Generate(answer) => self.token(part, outputs, (answer, left), &sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
@@ -154,7 +158,7 @@ impl Chooser {
     /// What the step sampled, or else what the mask and the logits say.
     fn token(
         &mut self,
-        (part, until): (&Part, Instant),
+        part: &Part,
         outputs: &impl Outputs,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
@@ -166,7 +170,7 @@ impl Chooser {
         // The scratch is refilled for each choice.
         let chosen = caught(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
-            self.choose((logits, until), (answer, left), tokens)
+            self.choose(logits, (answer, left), tokens)
         });
         chosen.unwrap_or(Err(Failure::Internal("choosing a token panicked")))
     }
@@ -174,7 +178,7 @@ impl Chooser {
     /// Chooses a token; where there is a mask, it goes on from there.
     fn choose(
         &mut self,
-        (logits, until): (impl Fn(&mut [f32]) -> Result<(), Failure>, Instant),
+        logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
     ) -> Result<Picked, Failure> {
@@ -187,7 +191,7 @@ impl Chooser {
             let (token, logprobs) = self.sample(request, None, tokens)?;
             return Ok(Picked::Token(token, logprobs));
         };
-        let Some(next) = mask.next(&self.masks, vocab, until)? else { return Ok(Picked::Late) };
+        let Some(next) = mask.next(&self.masks, vocab, self.due)? else { return Ok(Picked::Late) };
         let (ids, logprobs, most) = match next {
             Next::End => return Ok(Picked::Masked { ids: Vec::new(), logprobs: None, finished: true }),
             Next::Forced(run) => (run.get(..room).unwrap_or(run).to_vec(), None, Some(0)),

@@ -289,7 +289,7 @@ impl<D: Decoder> Worker<D> {
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
         let ran = runner.ran(batch, kv);
-        chooser.pick((&batch.parts, masks_due(kv.has_states())), &ran, table, picks);
+        chooser.pick(&batch.parts, masks_due(kv.has_states()), &ran, table, picks);
         let ahead = batch.is_ahead();
         batch.clear();
         self.settle(ahead);

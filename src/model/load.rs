@@ -58,7 +58,7 @@ impl<B: Backend> Model<B> {
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
         let (weights, sidecar) =
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
-        let fingerprint = cache_fingerprint(&backend, fingerprint, (pool.layout(), options), &config.rope);
+        let fingerprint = cache_fingerprint(&backend, fingerprint, pool.layout(), options, &config.rope);
         let session = bound(backend, plan, weights, pool)?;
         let (kv, context_max, vocab_size) = (session.kv_memory(), options.context_max, config.vocab_size);
         Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
@@ -172,7 +172,8 @@ pub(super) fn compile<B: Backend>(
 pub(super) fn cache_fingerprint<B: Backend>(
     backend: &B,
     weights: [u8; 32],
-    (layout, options): (KvLayout, &LoadOptions),
+    layout: KvLayout,
+    options: &LoadOptions,
     computed: &dyn Debug,
 ) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();

@@ -108,7 +108,7 @@ impl<B: Backend> Model<B> {
         pool.memory(free(&backend))?;
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let (weights, computed) = (own.weights.fingerprint(), own.graph.definition());
-        let fingerprint = cache_fingerprint(&backend, weights, (pool.layout(), options), &computed);
+        let fingerprint = cache_fingerprint(&backend, weights, pool.layout(), options, &computed);
         let weights = own.weights.bind(&plan, &backend)?;
         let session = bound(backend, plan, weights, pool)?;
         let (kv, context_max, sidecar) = (session.kv_memory(), options.context_max, SidecarUse::Off);

@@ -69,7 +69,7 @@ impl Stages {
     }
 
     fn finish(&mut self, outputs: &impl Outputs) -> Settled {
-        self.chooser.pick((&self.batch.parts, masks_due(true)), outputs, &mut self.table, &mut self.picks);
+        self.chooser.pick(&self.batch.parts, masks_due(true), outputs, &mut self.table, &mut self.picks);
         settle(&mut self.picks, self.batch.is_ahead(), &mut self.table, &mut self.kv)
     }
 
