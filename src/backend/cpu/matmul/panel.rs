@@ -380,16 +380,22 @@ type Sums<const T: usize> = [[f32; LANES]; T];
 /// # Safety
 /// As [`run_panel`].
 pub(crate) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: *const u8) {
+    let Finish::Activate(activation) = args.finish else {
+        unreachable!("{:?} has no activation", args.finish)
+    };
     // SAFETY: the caller promises what `Kernel::run` wants of this panel.
-    unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
+    unsafe { entry::<Activate<'_>>(isa)(&Activate { args, activation }, panel, 0) }
 }
 
-struct Activate<'a>(&'a PanelArgs);
+struct Activate<'a> {
+    args: &'a PanelArgs,
+    activation: Activation,
+}
 
 impl Kernel for Activate<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
-        let args = self.0;
+        let args = self.args;
         let rows = panel * PANEL..((panel + 1) * PANEL).min(args.rows);
         for token in 0..args.tokens {
             for row in rows.clone().step_by(LANES) {
@@ -398,10 +404,10 @@ impl Kernel for Activate<'_> {
                 unsafe {
                     let dst = args.dst.add(token * args.rows + row);
                     let x = L::load_n(dst, lanes);
-                    let y = match args.finish {
-                        Finish::Activate(Activation::GeluTanh) => L::gelu_tanh(x),
-                        Finish::Activate(Activation::Gelu) => L::gelu(x),
-                        _ => L::silu(x),
+                    let y = match self.activation {
+                        Activation::GeluTanh => L::gelu_tanh(x),
+                        Activation::Gelu => L::gelu(x),
+                        Activation::Silu => L::silu(x),
                     };
                     L::store_n(dst, lanes, y);
                 }
