@@ -40,7 +40,8 @@ struct Setup {
 impl Setup {
     fn cpu(&self) -> Cpu {
         let threads = NonZeroUsize::new(self.threads);
-        let options = CpuOptions { threads, isa: Some(self.isa), compute: Compute::Int8 };
+        let options =
+            CpuOptions { threads, isa: Some(self.isa), compute: Compute::Int8, ..CpuOptions::default() };
         Cpu::new(&options).expect("an available instruction set")
     }
 

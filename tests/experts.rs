@@ -5,7 +5,7 @@ mod tiny;
 
 use std::num::NonZeroUsize;
 
-use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
+use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{PreparedMatrix, Reference};
 use ottava::checkpoint::{ModelFile, Value};
 use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits, StepSequence};
@@ -36,7 +36,7 @@ fn open() -> Outcome<ModelFile> {
 
 fn load(options: &LoadOptions) -> Outcome<Model<Cpu>> {
     let file = open()?;
-    let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), isa: None, compute: Compute::Int8 })?;
+    let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), ..CpuOptions::default() })?;
     Ok(Model::load(&file, &ModelConfig::from_file(&file)?, cpu, options, &mut |_| {})?)
 }
 

@@ -388,7 +388,7 @@ fn weights_of_four_bit_floats_are_their_values() -> Outcome {
     assert!(logits_of(&parts, Reference)? == expected);
     assert!(logits_of(&Parts::of(&TINY[0])?, Reference)? != expected, "the values are others");
     for compute in [Compute::F32, Compute::Int8] {
-        let cpu = || Cpu::new(&CpuOptions { threads: None, isa: None, compute });
+        let cpu = || Cpu::new(&CpuOptions { compute, ..CpuOptions::default() });
         let found = logits_of(&parts, cpu()?)?;
         let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Activations of eight bits, in a model whose sums are short.

@@ -28,7 +28,7 @@ fn check_model(name: &str, isa: Isa, modes: &[Mode]) {
 
 fn check_cases(name: &str, isa: Isa, modes: &[Mode], cases: &[Case]) {
     for &(compute, kv, rms_max) in modes {
-        let options = CpuOptions { threads: None, isa: Some(isa), compute };
+        let options = CpuOptions { isa: Some(isa), compute, ..CpuOptions::default() };
         let cpu = || Cpu::new(&options).expect("the instruction set is there");
         compare::check(
             name,

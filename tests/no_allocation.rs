@@ -35,7 +35,9 @@ fn main() {
     for (threads, compute, dtype) in
         [(1, Compute::Int8, KvDtype::F16), (2, Compute::Int8, KvDtype::Int8), (2, Compute::F32, KvDtype::F16)]
     {
-        let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(threads), isa: None, compute }).unwrap();
+        let cpu =
+            Cpu::new(&CpuOptions { threads: NonZeroUsize::new(threads), compute, ..CpuOptions::default() })
+                .unwrap();
         let limits = StepLimits { tokens_max: 40, outputs_max: 1 };
         let mut session = SHAPE.session(cpu, limits, dtype, 4);
         let steps = [(0, 40), (40, 1), (41, 1), (42, 7)].map(|(first, tokens)| SHAPE.step(first, tokens));

@@ -22,7 +22,8 @@ use ottava::ir::{Op, Place, Rows, Unary, UnaryFn};
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);
-    Cpu::new(&CpuOptions { threads, isa: Some(isa), compute }).expect("an available instruction set")
+    Cpu::new(&CpuOptions { threads, isa: Some(isa), compute, ..CpuOptions::default() })
+        .expect("an available instruction set")
 }
 
 /// All rows, those of GPUs and the others.

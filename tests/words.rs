@@ -232,7 +232,7 @@ fn run<B: Backend>(
 }
 
 fn cpu() -> Result<Cpu, ottava::backend::BackendError> {
-    Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), isa: None, compute: Compute::F32 })
+    Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), compute: Compute::F32, ..CpuOptions::default() })
 }
 
 /// Holds reference and CPU against the evaluation, and each sequence against itself alone on the CPU, to the bit.

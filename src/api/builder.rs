@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::keep::Keep;
 use super::{Device, InferenceEngine};
 use crate::Result;
-use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
+use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa, PrefetchHint};
 #[cfg(feature = "cuda")]
 use crate::backend::{
     BackendError,
@@ -102,6 +102,13 @@ impl EngineBuilder {
     /// Forces an instruction set. Default: the best that the machine has.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.cpu.isa = Some(isa);
+        self
+    }
+
+    /// Forces the hint of a single token's weight prefetches, for measurements. Default: by processor.
+    #[doc(hidden)]
+    pub fn prefetch(mut self, hint: PrefetchHint) -> Self {
+        self.cpu.prefetch = Some(hint);
         self
     }
 

@@ -41,6 +41,8 @@ pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+#[doc(hidden)]
+pub use crate::backend::cpu::PrefetchHint;
 pub use crate::backend::cpu::{Compute, Isa, THREADS_MAX};
 pub use crate::backend::{DeviceHealth, NoHealth, Throttle};
 pub use crate::ir::{KvDtype, PAGE_TOKENS, Window};

@@ -54,7 +54,7 @@ pub fn run(
     tokens: &[u32],
     quantise: Option<QuantFormat>,
 ) -> Outcome<Vec<Vec<f32>>> {
-    let cpu = Cpu::new(&CpuOptions { threads: None, isa: None, compute: Compute::F32 })?;
+    let cpu = Cpu::new(&CpuOptions { compute: Compute::F32, ..CpuOptions::default() })?;
     let config = ModelConfig::from_file(checkpoint)?;
     let context_max = OPTIONS.context_max.min(config.context_length);
     let options = LoadOptions { quantise, context_max, ..OPTIONS };

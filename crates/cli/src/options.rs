@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
-use ottava::backend::cpu::{Compute, Isa};
+use ottava::backend::cpu::{Compute, Isa, PrefetchHint};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
@@ -61,6 +61,9 @@ pub struct ModelOptions {
     /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
+    /// Force the hint of a single token's weight prefetches: l1, l2, nta
+    #[arg(long, hide = true)]
+    pub prefetch: Option<PrefetchHint>,
     /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
@@ -157,6 +160,9 @@ impl ModelOptions {
         }
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
+        }
+        if let Some(hint) = self.prefetch {
+            builder = builder.prefetch(hint);
         }
         match &self.sidecar {
             None => {}

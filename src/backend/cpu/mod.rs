@@ -16,6 +16,7 @@ mod ops;
 mod pack;
 mod pool;
 mod sidecar;
+mod tuning;
 
 use std::num::NonZeroUsize;
 use std::ops::Deref;
@@ -34,6 +35,7 @@ use memory::{Shelf, cache};
 use ops::rows;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
+pub use tuning::{PrefetchHint, UnknownHint};
 
 /// Most threads of a pool: more than cores that share a memory. Each thread has a stack, and looks for chunks
 /// at all others.
@@ -49,6 +51,9 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// What quantised weights are multiplied with.
     pub compute: Compute,
+    /// Cache that a single token's products prefetch weights into. Default: the processor's row of the tuning
+    /// table. For measurements.
+    pub prefetch: Option<PrefetchHint>,
 }
 
 /// What quantised weights are multiplied with.
@@ -79,6 +84,7 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
+    hint: PrefetchHint,
     /// Bytes of a core's L1 data cache.
     cache: usize,
     /// Memory for weights.
@@ -106,6 +112,7 @@ impl Cpu {
             pool: Pool::new(threads)?,
             isa,
             compute: options.compute,
+            hint: options.prefetch.unwrap_or_else(PrefetchHint::detect),
             cache: cache::first_level_bytes(),
             shelf: Shelf::default(),
         })
@@ -126,6 +133,11 @@ impl Cpu {
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The hint of a single token's weight prefetches.
+    pub fn prefetch(&self) -> PrefetchHint {
+        self.hint
     }
 
     /// Runs all chunks of a kernel, on all threads, with the instruction set in use.

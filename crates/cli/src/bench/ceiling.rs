@@ -109,7 +109,7 @@ impl Ceiling {
 }
 
 fn cpu(threads: Option<NonZeroUsize>, model: &ModelOptions) -> Result<Cpu, Failure> {
-    let options = CpuOptions { threads, isa: model.isa, ..CpuOptions::default() };
+    let options = CpuOptions { threads, isa: model.isa, prefetch: model.prefetch, ..CpuOptions::default() };
     Cpu::new(&options).map_err(|error| Failure::from(ottava::Error::from(error)))
 }
 

@@ -5,7 +5,7 @@
 
 use super::SPLIT_PAGES;
 use super::tile::{Next, Tile};
-use crate::backend::cpu::memory::prefetch::{LINE, prefetch};
+use crate::backend::cpu::memory::prefetch::{IntoL1, LINE, Prefetch};
 
 /// The block of one head in each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
@@ -34,7 +34,7 @@ const fn asks<const R: usize>() -> bool {
 #[inline(always)]
 pub(super) fn ask_for<const R: usize>(address: *const u8) {
     if asks::<R>() && address.addr().is_multiple_of(LINE) {
-        prefetch(address);
+        IntoL1::line(address);
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn ask_for<const R: usize>(address: *const u8) {
 pub(super) fn ask_for_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
     if asks::<R>() && offset.is_multiple_of(LINE) {
         for block in blocks {
-            prefetch(block.wrapping_add(offset));
+            IntoL1::line(block.wrapping_add(offset));
         }
     }
 }

@@ -143,7 +143,8 @@ struct Rig {
 
 pub(crate) fn cpu(isa: Isa, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);
-    Cpu::new(&CpuOptions { threads, isa: Some(isa), compute: Compute::Int8 }).unwrap()
+    Cpu::new(&CpuOptions { threads, isa: Some(isa), compute: Compute::Int8, ..CpuOptions::default() })
+        .unwrap()
 }
 
 impl Rig {

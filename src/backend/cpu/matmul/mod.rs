@@ -130,6 +130,7 @@ impl Call<'_> {
             rows: matrix.rows(),
             tokens,
             stretch: stretch(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
+            hint: self.cpu.hint,
             activations,
             dst: dst.ptr,
             bias,

@@ -20,7 +20,9 @@ use std::slice;
 
 use super::formats::{Format, Operand};
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
+use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, NonTemporal, Off, Prefetch};
 use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
+use crate::backend::cpu::tuning::PrefetchHint;
 use crate::ir::Activation;
 use prefetch::Requests;
 
@@ -68,6 +70,8 @@ pub(crate) struct PanelArgs {
     pub(crate) tokens: usize,
     /// Groups per stretch: all blocks multiply one stretch before the next begins ([`stretch`]).
     pub(crate) stretch: usize,
+    /// Hint of a single token's prefetches, where its loop has them.
+    pub(crate) hint: PrefetchHint,
     /// `[tokens · groups]` records of the format's kind. With int8, residual codes lie behind them
     /// ([`behind`]).
     pub(crate) activations: *const u8,
@@ -115,6 +119,7 @@ impl PanelArgs {
             rows: 1,
             tokens,
             stretch: stretch(tokens, groups, group_bytes, 48 << 10),
+            hint: PrefetchHint::L2,
             activations: std::ptr::null(),
             dst: std::ptr::null_mut(),
             bias: std::ptr::null(),
@@ -217,15 +222,28 @@ impl<W: Format> Panels<'_, W> {
                     let kept = kept.add(if args.stretch < args.groups { token - start } else { 0 });
                     match len {
                         6 if const { L::TOKENS == 6 } => {
-                            self.block::<L, T, 6>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 6>(panel, tile, token, stretch, kept)
                         }
                         4 if const { L::TOKENS >= 4 } => {
-                            self.block::<L, T, 4>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 4>(panel, tile, token, stretch, kept)
                         }
                         2 if const { L::TOKENS == 6 } => {
-                            self.block::<L, T, 2>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 2>(panel, tile, token, stretch, kept)
                         }
-                        _ => self.block::<L, T, 1>(panel, tile, token, stretch, kept),
+                        _ if const { !(L::WIDE && W::PREFETCHES) } => {
+                            self.block::<L, Off, T, 1>(panel, tile, token, stretch, kept)
+                        }
+                        _ => match args.hint {
+                            PrefetchHint::L1 => {
+                                self.block::<L, IntoL1, T, 1>(panel, tile, token, stretch, kept)
+                            }
+                            PrefetchHint::L2 => {
+                                self.block::<L, IntoL2, T, 1>(panel, tile, token, stretch, kept)
+                            }
+                            PrefetchHint::NonTemporal => {
+                                self.block::<L, NonTemporal, T, 1>(panel, tile, token, stretch, kept)
+                            }
+                        },
                     }
                 }
                 token += len;
@@ -274,7 +292,7 @@ impl<W: Format> Panels<'_, W> {
     // Register blocks are indexed by tile and token on purpose, as in `formats`.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
-    unsafe fn block<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn block<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         &self,
         panel: usize,
         tile: usize,
@@ -323,7 +341,7 @@ impl<W: Format> Panels<'_, W> {
             ] {
                 for _ in groups {
                     requests.ask(later, group_bytes);
-                    W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
+                    W::group::<L, P, T, M>(weights, later, tile, &activations, &mut sums);
                     weights = weights.add(group_bytes);
                     later = later.wrapping_add(group_bytes);
                     activations.skip(M);

@@ -43,7 +43,13 @@ fn floats(cols: usize) -> Vec<Format> {
 }
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
-    Cpu::new(&CpuOptions { threads: NonZeroUsize::new(threads), isa: Some(isa), compute }).unwrap()
+    Cpu::new(&CpuOptions {
+        threads: NonZeroUsize::new(threads),
+        isa: Some(isa),
+        compute,
+        ..CpuOptions::default()
+    })
+    .unwrap()
 }
 
 /// A step of `rows` unrelated tokens.

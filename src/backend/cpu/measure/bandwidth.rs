@@ -1,14 +1,16 @@
 //! Read bandwidth: bytes per second of kernels that only read, from huge pages, by threads that each read
-//! long stretches as they read weights. Two kernels prefetch in the two ways that products do; the faster one
-//! counts, because a limit that products exceed is none.
+//! long stretches as they read weights. Two kernels prefetch differently; the faster one counts, because a
+//! limit that products exceed is none.
 
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Buffer;
-use crate::backend::cpu::memory::prefetch::{LINE, prefetch_far, prefetch_once};
+use crate::backend::cpu::memory::prefetch::{IntoL2, LINE, NonTemporal, Off, Prefetch};
+use crate::backend::cpu::tuning::PrefetchHint;
 
 /// A kernel repeats its pass for this long, and at least this often.
 const MEASURE_FOR: Duration = Duration::from_millis(100);
@@ -18,8 +20,8 @@ const CHUNK: usize = 1 << 18;
 const STEP: usize = 4 * LANES;
 /// Prefetch distances in bytes: into L2, and non-temporal. With exactly 6 KiB one core of Zen 5 reads 3 to 4
 /// % less.
-const FAR: usize = 8 << 10;
-const ONCE: usize = (6 << 10) + 3 * LINE;
+const INTO_L2: usize = 8 << 10;
+const NON_TEMPORAL: usize = (6 << 10) + 3 * LINE;
 
 /// Memory that is read to measure the bandwidth.
 #[derive(Debug)]
@@ -51,16 +53,21 @@ impl ReadProbe {
 
 impl Cpu {
     /// Bytes per second that the CPU's threads read together: the faster of two kernels, each the mean of a
-    /// tenth of a second and at least three passes.
+    /// tenth of a second and at least three passes. One prefetches into L2; the other by the non-temporal hint
+    /// where products do, else not at all.
     pub fn read_bandwidth(&self, probe: &ReadProbe) -> f64 {
         let numbers = probe.buffer.elements();
-        self.reads(&Numbers::<true>(numbers)).max(self.reads(&Numbers::<false>(numbers)))
+        let other = match self.hint {
+            PrefetchHint::NonTemporal => self.reads(&Numbers::<NonTemporal, NON_TEMPORAL>::of(numbers)),
+            PrefetchHint::L1 | PrefetchHint::L2 => self.reads(&Numbers::<Off, 0>::of(numbers)),
+        };
+        self.reads(&Numbers::<IntoL2, INTO_L2>::of(numbers)).max(other)
     }
 
     /// Bytes per second of one of the kernels.
-    fn reads<const IS_FAR: bool>(&self, numbers: &Numbers<'_, IS_FAR>) -> f64 {
+    fn reads<P: Prefetch, const AHEAD: usize>(&self, numbers: &Numbers<'_, P, AHEAD>) -> f64 {
         // SAFETY: a chunk reads its own part of the numbers.
-        let pass = || unsafe { self.parallel(numbers, numbers.0.len() / CHUNK) };
+        let pass = || unsafe { self.parallel(numbers, numbers.values.len() / CHUNK) };
         // Wakes the threads.
         pass();
         let (began, mut passes) = (Instant::now(), 0);
@@ -68,7 +75,7 @@ impl Cpu {
             pass();
             passes += 1;
         }
-        (passes * size_of_val(numbers.0)) as f64 / began.elapsed().as_secs_f64()
+        (passes * size_of_val(numbers.values)) as f64 / began.elapsed().as_secs_f64()
     }
 }
 
@@ -77,23 +84,29 @@ fn value(i: usize) -> f32 {
     (i % 8) as f32
 }
 
-/// Chunks of numbers, which are added up.
-struct Numbers<'a, const IS_FAR: bool>(&'a [f32]);
+/// Chunks of numbers, which are added up. `P` prefetches `AHEAD` bytes ahead.
+struct Numbers<'a, P, const AHEAD: usize> {
+    values: &'a [f32],
+    prefetch: PhantomData<fn(P)>,
+}
 
-impl<const IS_FAR: bool> Kernel for Numbers<'_, IS_FAR> {
+impl<P, const AHEAD: usize> Numbers<'_, P, AHEAD> {
+    fn of(values: &[f32]) -> Numbers<'_, P, AHEAD> {
+        Numbers { values, prefetch: PhantomData }
+    }
+}
+
+impl<P: Prefetch, const AHEAD: usize> Kernel for Numbers<'_, P, AHEAD> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
-        let (steps, _) = self.0[chunk * CHUNK..][..CHUNK].as_chunks::<STEP>();
+        let (steps, _) = self.values[chunk * CHUNK..][..CHUNK].as_chunks::<STEP>();
         // SAFETY: each load is of a step's elements.
         unsafe {
             let mut sums = [L::splat(0.0); STEP / LANES];
             for step in steps {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let at = step.as_ptr().add(i * LANES);
-                    match IS_FAR {
-                        true => prefetch_far(at.cast::<u8>().wrapping_add(FAR)),
-                        false => prefetch_once(at.cast::<u8>().wrapping_add(ONCE)),
-                    }
+                    P::line(at.cast::<u8>().wrapping_add(AHEAD));
                     *sum = L::add(*sum, L::load(at));
                 }
             }

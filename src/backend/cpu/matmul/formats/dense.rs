@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::{E4M3, Format, Operand, factor, quant};
 use crate::backend::cpu::isa::{LANES, Lanes};
+use crate::backend::cpu::memory::prefetch::Prefetch;
 use crate::backend::cpu::pack::{FloatGroup, GROUP, Layout, PANEL};
 
 /// `Dense<f32>`, `Dense<f16>`, `Dense<bf16>`, `Dense<E4m3>`.
@@ -54,7 +55,7 @@ impl<E: Element> Format for Dense<E> {
     type Record = FloatGroup;
 
     #[inline(always)]
-    unsafe fn group<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn group<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         weights: *const u8,
         _later: *const u8,
         tile: usize,

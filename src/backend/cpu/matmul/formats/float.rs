@@ -8,6 +8,7 @@ use std::hint::black_box;
 
 use super::{Format, Operand, columns, factor, quant};
 use crate::backend::cpu::isa::{Lanes, for_each};
+use crate::backend::cpu::memory::prefetch::Prefetch;
 use crate::backend::cpu::pack::{FloatGroup, Layout, QUADS};
 
 /// Codes times f32 activations.
@@ -19,7 +20,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<B
     const ON_CODES: bool = BITS == 8;
 
     #[inline(always)]
-    unsafe fn group<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn group<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         weights: *const u8,
         _later: *const u8,
         tile: usize,

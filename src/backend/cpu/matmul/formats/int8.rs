@@ -9,7 +9,7 @@ use std::slice;
 
 use super::{Format, Operand, code_line, columns, factor, quad, quant};
 use crate::backend::cpu::isa::{LANES, Lanes, Tile, for_each};
-use crate::backend::cpu::memory::prefetch::{LINE, prefetch, prefetch_once};
+use crate::backend::cpu::memory::prefetch::{LINE, Off, Prefetch};
 use crate::backend::cpu::pack::{Int8Group, Layout, QUADS, SECOND_BITS};
 
 /// Codes times int8 activations.
@@ -19,12 +19,13 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
     const ON_CODES: bool = true;
+    const PREFETCHES: bool = true;
     // 8-bit codes take the fewest instructions per byte; with 6 KiB one thread loses 1 %.
     const AHEAD: usize = if BITS == 8 { 9 << 10 } else { 6 << 10 };
     const AHEAD_LONG: usize = if BITS == 4 { 4608 } else { Self::AHEAD };
 
     #[inline(always)]
-    unsafe fn group<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn group<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         weights: *const u8,
         later: *const u8,
         tile: usize,
@@ -40,9 +41,9 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
             if const { HALVES && M == 4 } && second.is_none() {
                 // No branch between the halves. With one, the compiler keeps the first half's dot products
                 // until the second's are done, and there are no registers for both.
-                Self::parts::<L, T, M>(weights, later, tile, activations, None, sums);
+                Self::parts::<L, P, T, M>(weights, later, tile, activations, None, sums);
             } else {
-                Self::parts::<L, T, M>(weights, later, tile, activations, second, sums);
+                Self::parts::<L, P, T, M>(weights, later, tile, activations, second, sums);
             }
         }
     }
@@ -63,7 +64,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
     /// All rows times all columns, with residual codes if there are any.
     #[inline(always)]
-    unsafe fn parts<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn parts<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         weights: *const u8,
         later: *const u8,
         tile: usize,
@@ -75,7 +76,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             for_each!([0 1] PART => {
                 if const { HALF <= HALVES as usize && PART < L::PARTS } {
                     // SAFETY: the caller promises a whole group and `M` records.
-                    unsafe { Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums) }
+                    unsafe { Self::part::<L, P, T, M, HALF, PART>(weights, later, tile, activations, second, sums) }
                 }
             });
         });
@@ -83,7 +84,14 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
 
     /// The rows of part `PART` times half `HALF` of the columns, or all columns.
     #[inline(always)]
-    unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
+    unsafe fn part<
+        L: Lanes,
+        P: Prefetch,
+        const T: usize,
+        const M: usize,
+        const HALF: usize,
+        const PART: usize,
+    >(
         weights: *const u8,
         later: *const u8,
         tile: usize,
@@ -95,12 +103,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         unsafe {
             let first = activations.first;
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
-            if const { M == 1 && L::WIDE } {
-                let both = [first, activations.again];
-                Self::dots::<L, T, M, HALF>(weights, tile, both, Some(later), &mut dots);
-            } else {
-                Self::dots::<L, T, M, HALF>(weights, tile, [first; 2], None, &mut dots);
-            }
+            let again = if const { M == 1 && L::WIDE } { activations.again } else { first };
+            Self::dots::<L, P, T, M, HALF>(weights, tile, [first, again], later, &mut dots);
             if let Some((second, outliers)) = second {
                 // One token's codes stay unpacked for the residual codes, whose sums are independent of the
                 // first ones. With several tokens there are no registers for that.
@@ -155,7 +159,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 if outliers.iter().any(|&outlier| outlier != 0) {
                     let records = second.add(i * N);
                     let mut dots = [Self::starts::<L, N>(records, HALF); T];
-                    Self::dots::<L, T, N, HALF>(weights, tile, [records; 2], None, &mut dots);
+                    Self::dots::<L, Off, T, N, HALF>(weights, tile, [records; 2], weights, &mut dots);
                     for t in 0..T {
                         sums[t][i * N..][..N].copy_from_slice(&dots[t]);
                     }
@@ -187,16 +191,16 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 
     /// Adds the integer products of half `HALF` of the columns, or of all columns. Prefetches the group
-    /// `later`, if there is one.
+    /// `later` by `P`.
     ///
     /// The records are passed once per tile, so that each tile's dot products take them as memory operands.
     /// Loading what both share would add half as many instructions again.
     #[inline(always)]
-    pub(super) unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
+    pub(super) unsafe fn dots<L: Lanes, P: Prefetch, const T: usize, const M: usize, const HALF: usize>(
         weights: *const u8,
         tile: usize,
         activations: [*const Int8Group; 2],
-        later: Option<*const u8>,
+        later: *const u8,
         dots: &mut [[L::I; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
@@ -232,9 +236,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                                 a[t][m] = L::activations(codes(t, m).add(KQ / 4 * LANES));
                             }
                         }
-                        if let Some(later) = later {
-                            Self::ask::<L>(later, KQ * T + t, QUADS * T);
-                        }
+                        Self::prefetch::<P>(later, KQ * T + t, QUADS * T);
                         if const { BITS == 4 && M == 1 && L::UPPER && KQ % 2 == 1 } {
                             let codes = L::upper::<4>(L::bytes(code_line(weights, tile + t, KQ / 2)));
                             upper[t][0] = L::dot_bytes::<{ KQ % 4 }>(upper[t][0], codes, a[t][0]);
@@ -259,13 +261,12 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 
     /// Prefetches one step's share of the lines of a later group. All lines at once would delay the loads of
-    /// codes. On AMX machines only the ordinary prefetch was measured.
+    /// codes.
     #[inline(always)]
-    fn ask<L: Lanes>(group: *const u8, step: usize, steps: usize) {
+    fn prefetch<P: Prefetch>(group: *const u8, step: usize, steps: usize) {
         let lines = Self::LAYOUT.group_bytes() / LINE;
         for line in step * lines / steps..(step + 1) * lines / steps {
-            let line = group.wrapping_add(LINE * line);
-            if const { L::TILES } { prefetch(line) } else { prefetch_once(line) }
+            P::line(group.wrapping_add(LINE * line));
         }
     }
 

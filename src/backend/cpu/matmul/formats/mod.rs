@@ -14,6 +14,7 @@ pub(crate) use float::Float;
 pub(crate) use int8::Int8;
 
 use crate::backend::cpu::isa::{LANES, Lanes, Tile};
+use crate::backend::cpu::memory::prefetch::Prefetch;
 use crate::backend::cpu::pack::{E2M1_CODES, Layout, PANEL, Record};
 use crate::quant::{Bits, Codes};
 
@@ -50,17 +51,19 @@ pub(crate) trait Format: Sync {
     /// [`Kernel::ON_CODES`](crate::backend::cpu::isa::Kernel::ON_CODES)
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
+    /// Whether [`Format::group`] prefetches.
+    const PREFETCHES: bool = false;
     /// Prefetch distance in bytes, rounded to whole groups.
     const AHEAD: usize = 6 << 10;
     /// Prefetch distance of a single token in long panels.
     const AHEAD_LONG: usize = Self::AHEAD;
 
-    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`. Prefetches the group `later`, which
-    /// need not be valid, where that pays.
+    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`. With [`Format::PREFETCHES`], prefetches
+    /// the group `later`, which need not be valid, by `P`.
     ///
     /// # Safety
     /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
-    unsafe fn group<L: Lanes, const T: usize, const M: usize>(
+    unsafe fn group<L: Lanes, P: Prefetch, const T: usize, const M: usize>(
         weights: *const u8,
         later: *const u8,
         tile: usize,

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 use super::{Format, Int8, Operand, factor, quad};
 use crate::backend::cpu::isa::{LANES, Lanes, Tile, for_each};
-use crate::backend::cpu::memory::prefetch::{prefetch, prefetch_far};
+use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Off, Prefetch};
 use crate::backend::cpu::pack::{Int8Group, QUADS, SECOND_BITS};
 
 /// Products with a scale of their own per strip: what they read and write stays in L1.
@@ -91,8 +91,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 // Memory would be idle until the next strip.
                 let later =
                     if first + count < groups { weights.add(count * Self::GROUP_BYTES) } else { next };
-                for line in 0..Self::STRIP * Self::GROUP_BYTES / 64 {
-                    prefetch_far(later.wrapping_add(64 * line));
+                for line in 0..Self::STRIP * Self::GROUP_BYTES / LINE {
+                    IntoL2::line(later.wrapping_add(LINE * line));
                 }
                 let mut activations = *activations;
                 activations.skip(first * LANES);
@@ -156,7 +156,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 _ => strip.records(0, group + Self::STRIP),
             };
             for token in 0..LANES {
-                prefetch(next.first.wrapping_add(token).cast());
+                IntoL1::line(next.first.wrapping_add(token).cast());
             }
         }
         // SAFETY: sixteen records and a group's codes.
@@ -243,7 +243,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 left &= left - 1;
                 let record = activations.second.add(token);
                 let mut low = [Self::starts::<L, 1>(record, HALF)];
-                Self::dots::<L, 1, 1, HALF>(weights, tile, [record; 2], None, &mut low);
+                Self::dots::<L, Off, 1, 1, HALF>(weights, tile, [record; 2], weights, &mut low);
                 let sum = (&raw mut (*dots).0[token]).cast();
                 L::store_i32(sum, L::add_i32(L::shl::<SECOND_BITS>(L::load_i32(sum)), low[0][0]));
             }

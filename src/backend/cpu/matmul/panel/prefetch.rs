@@ -1,7 +1,7 @@
 //! What a block of tokens prefetches while it multiplies.
 
 use super::{FEW, PanelArgs, SEVERAL, Stretch};
-use crate::backend::cpu::memory::prefetch::{LINE, prefetch, prefetch_far};
+use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Prefetch};
 
 /// Cache lines that a block prefetches, some with each group.
 pub(super) struct Requests {
@@ -64,11 +64,11 @@ impl Requests {
     #[inline(always)]
     pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
         if self.own {
-            lines(later, group_bytes / LINE).for_each(prefetch);
+            lines(later, group_bytes / LINE).for_each(IntoL1::line);
         } else if self.near {
-            self.take().for_each(prefetch);
+            self.take().for_each(IntoL1::line);
         } else {
-            self.take().for_each(prefetch_far);
+            self.take().for_each(IntoL2::line);
         }
     }
 
