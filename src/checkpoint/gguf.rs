@@ -237,7 +237,7 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
     })
 }
 
-/// A tensor entry with its offset still relative to the data section, and the entry's position.
+/// A tensor entry with its position in the file; the tensor's offset is relative to the data section.
 struct Entry {
     info: TensorInfo,
     at: u64,
