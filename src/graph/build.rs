@@ -326,8 +326,8 @@ impl Graph {
         Ok(self.push("transpose", "", NodeKind::Transpose { x }, (Rows::Fixed(cols), fixed), dtype))
     }
 
-    /// Mean over the rows of each output's sequence in this step, `[outputs, cols]`, or over fixed rows, `[1,
-    /// cols]`: see [`MeanRows`].
+    /// Mean over the rows of each output's sequence in this step, `[outputs, cols]`, or over fixed rows,
+    /// `[1, cols]`: see [`MeanRows`].
     ///
     /// # Errors
     /// [`GraphError::Shape`] if the rows are outputs.

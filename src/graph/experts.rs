@@ -76,8 +76,8 @@ impl Graph {
         Ok(self.push("route", "", kind, (rows, 2 * top_k), Dtype::Exact(Precision::F32)))
     }
 
-    /// Product of each row of `x` (or of one part of it per expert) with its experts' matrices: `[rows, top_k
-    /// · matrix.rows]`.
+    /// Product of each row of `x` (or of one part of it per expert) with its experts' matrices:
+    /// `[rows, top_k · matrix.rows]`.
     ///
     /// # Errors
     /// [`GraphError::Shape`] unless rows and columns match, [`GraphError::Foreign`].
