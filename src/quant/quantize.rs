@@ -209,8 +209,8 @@ impl Coder {
     }
 }
 
-/// The f16 nearest to `wanted`, or the next larger one if for some `(reach, steps)` the nearest times `steps
-/// + 0.5` is below `reach`.
+/// The f16 nearest to `wanted`, or the next larger one if for some `(reach, steps)` the nearest times
+/// `steps + 0.5` is below `reach`.
 fn f16_reaching(wanted: f32, sides: &[(f32, i32)]) -> f16 {
     let nearest = f16::from_f32(wanted);
     let enough = |&(reach, steps): &(f32, i32)| nearest.to_f32() * (steps as f32 + 0.5) >= reach;
