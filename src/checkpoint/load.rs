@@ -9,7 +9,7 @@ use super::{Checkpoint, Dialect, Fault, Metadata, OpenOptions, TensorInfo, TextS
 
 /// Upper bound of usual header sizes, for the memory check before parsing.
 const HEADER_BYTES_USUAL: usize = 16 << 20;
-/// Initial size of the header read from a file that is not mapped; it grows by 4 until the header fits.
+/// First read of a header from a file that is not mapped. The size is quadrupled until the header fits.
 const HEAD_BYTES: usize = 1 << 20;
 
 /// An open model file with a fully checked header.

@@ -5,12 +5,16 @@
 //! are bounded by the file's size. A [`WeightsError`] names the file, the position, the expected and the
 //! found value. In an open checkpoint every tensor lies inside its file and has a supported type.
 //!
-//! Reading order: `role` (roles of tensors in a model, and their names), `stored` and `files` (files and the
-//! tensor table), `metadata` (typed values, with `strings`), `tensor` (types and shapes), `gguf`, `load` and
-//! `split` (GGUF, also in parts), `folder` (Hugging Face), `rows` (tensors as canonical matrices), `scales`
-//! (separate scale tensors of FP8 and NVFP4), `stack` (per-expert tensors joined into one), `source` (mapped
-//! or buffered reads), `write` (GGUF). Block formats are in [`crate::quant`]. Hyperparameters and tokenizer
-//! keys are interpreted by their users.
+//! Reading order:
+//! - `role`: roles of tensors in a model, and their names;
+//! - `stored` and `files`: one file, and the tensor table over all files;
+//! - `metadata` and `strings`: typed values; `tensor`: types and shapes;
+//! - `gguf`, `load` and `split`: GGUF files, also in parts; `folder`: Hugging Face folders;
+//! - `rows`: tensors as canonical matrices; `scales`: separate scale tensors of FP8 and NVFP4; `stack`:
+//!   per-expert tensors joined into one;
+//! - `source`: mapped or buffered reads; `write`: the GGUF writer; `error`, `fault` and `shown`: error texts.
+//!
+//! Block formats are in [`crate::quant`]. Hyperparameters and tokenizer keys are interpreted by their users.
 
 mod error;
 mod fault;
@@ -175,9 +179,9 @@ pub trait Checkpoint: Sync {
         self.files().check_unchanged()
     }
 
-    /// A hash that identifies the model: BLAKE3 of the headers, the total length of the files, and 1 KiB from
-    /// the start, the middle and the end of each tensor. It is cheap and not collision-resistant against an
-    /// attacker.
+    /// A hash that identifies the model: BLAKE3 of the headers and documents, the total length of the files,
+    /// and 1 KiB from the start, the middle and the end of each tensor. It is cheap, but does not detect
+    /// deliberate manipulation.
     ///
     /// # Errors
     /// [`WeightsError::Io`] if a file cannot be read, [`WeightsError::Changed`] if it was truncated.
@@ -197,8 +201,8 @@ pub enum TextSource<'c> {
     Documents(&'c Documents),
 }
 
-/// Opens the checkpoint at `path`: a GGUF file (any part of a split model), or a Hugging Face folder, which
-/// may also be given by its `config.json`, its index or one of its safetensors files.
+/// Opens the checkpoint at `path`: a GGUF file (any part of a split model), or a Hugging Face folder. A path
+/// to the folder's `config.json`, its index or one of its safetensors files opens the folder.
 ///
 /// # Errors
 /// [`WeightsError`] names the file and the defect.

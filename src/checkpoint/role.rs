@@ -113,7 +113,7 @@ static GGUF: Names = Names {
         (Part::MlpNorm, "ffn_norm"),
         (Part::Gate, "ffn_gate"),
         (Part::Up, "ffn_up"),
-        // In models without a separate gate, `ffn_up` has twice the rows.
+        // If fused, `ffn_up` has twice the rows and there is no `ffn_gate`.
         (Part::GateUp, "ffn_up"),
         (Part::Down, "ffn_down"),
         (Part::MlpOutputNorm, "post_ffw_norm"),
