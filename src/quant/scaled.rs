@@ -1,11 +1,11 @@
 //! FP8 (E4M3) and NVFP4 (E2M1) weights of Hugging Face folders: row-major codes, and separate scales per
 //! group of 16 columns (NVFP4), block, row or tensor.
 //!
-//! Codes are copied. Canonical scales are 256 times the file's for E4M3 and half of the file's for E2M1,
-//! rounded to the nearest f16: a relative error of at most 1/2048, or an absolute error of 2⁻²⁵ below 2⁻¹⁴. A
-//! scale that overflows f16 is refused, unless all values of the group are 0; likewise an E4M3 scale that
-//! underflows to 0. An E2M1 scale that underflows belongs to values below 2⁻²¹, which become 0: tensors with
-//! nothing but such scales are refused on open.
+//! Codes are copied. Canonical scales are 256 times the file's for E4M3 and half of the file's for E2M1, both
+//! rounded to the nearest f16. The relative error is at most 1/2048; below 2⁻¹⁴ the absolute error is at most
+//! 2⁻²⁵. A scale that overflows f16 is refused, unless all values of the group are 0; likewise an E4M3 scale
+//! that underflows to 0. An E2M1 scale that underflows belongs to values below 2⁻²¹, which become 0: tensors
+//! with nothing but such scales are refused on open.
 
 use half::f16;
 
