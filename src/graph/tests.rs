@@ -426,8 +426,8 @@ fn range(place: &Place) -> std::ops::Range<usize> {
     place.offset..place.offset + place.rows.max(LIMITS) * place.cols * f64_bytes(place.precision)
 }
 
-/// Simulates a plan and checks three properties: every place is read with the shape of its last write, no
-/// part of it was overwritten since, and results overlap sources only where the operation allows it.
+/// Simulates a plan. Every place must be read with the shape of its last write, and no part of it may have
+/// been overwritten since. Results may overlap sources only where the operation allows it.
 pub(super) fn check_places(plan: &Plan) {
     let mut live: Vec<Place> = plan.inputs().filter_map(|name| plan.input(name)).collect();
     for (index, op) in plan.ops().iter().enumerate() {
