@@ -1,8 +1,8 @@
 //! Recurrent states: fixed-size per-sequence state of recurrent layers, in slots owned by the backend.
 //!
 //! A slot holds the states of all layers for one sequence. A step reads one slot and writes another, so the
-//! content of a slot never changes while it may still be read: a kept slot is a snapshot, and reading it
-//! again restores it.
+//! content of a slot never changes while it may still be read. A kept slot is a snapshot; reading it again
+//! restores the state.
 
 use std::fmt;
 use std::ops::Range;
