@@ -1,63 +1,63 @@
-//! The one public error: every subsystem's own error, under one roof.
+//! The crate's public error type: one variant per subsystem error.
 
 use crate::kind::ErrorKind;
 use crate::{backend, checkpoint, engine, graph, kv, model, quant, sample, session, text};
 
-/// What can go wrong between a model file and its text. Each message says what was expected, what
-/// was found and where.
+/// An error of any layer, from model files to generation. Messages give the expected and the found value, and
+/// the location.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A model file that cannot be read.
+    /// A model file cannot be read.
     #[error(transparent)]
     Weights(#[from] checkpoint::WeightsError),
-    /// Values that cannot be quantised.
+    /// Values cannot be quantised.
     #[error(transparent)]
     Quant(#[from] quant::QuantError),
-    /// A device that is missing or out of memory.
+    /// A device is missing or out of memory.
     #[error(transparent)]
     Backend(#[from] backend::BackendError),
-    /// A graph that does not type-check.
+    /// A graph is malformed.
     #[error(transparent)]
     Graph(#[from] graph::GraphError),
-    /// A plan that could not be bound or run.
+    /// A plan cannot be bound or run.
     #[error(transparent)]
     Session(#[from] session::SessionError),
-    /// A cache operation that its accounting forbids.
+    /// An invalid operation on the KV cache.
     #[error(transparent)]
     Kv(#[from] kv::KvError),
-    /// A model whose hyperparameters or tensors do not fit together.
+    /// Hyperparameters or tensors of a model are inconsistent.
     #[error(transparent)]
     Model(#[from] model::ModelError),
-    /// Sampling parameters out of range.
+    /// Sampling parameters are out of range.
     #[error(transparent)]
     Sampling(#[from] sample::SampleError),
-    /// A tokenizer or chat template that cannot be used.
+    /// A tokenizer or chat template is invalid or not supported.
     #[error(transparent)]
     Text(#[from] text::TextError),
-    /// A grammar that answers cannot be constrained to.
+    /// A constraint grammar is invalid or not supported.
     #[cfg(feature = "constraints")]
     #[error(transparent)]
     Constraint(#[from] crate::constrain::ConstraintError),
-    /// An engine that could not start.
+    /// The engine could not start.
     #[error(transparent)]
     Engine(#[from] engine::EngineError),
-    /// A request that was not admitted.
+    /// A request was not admitted.
     #[error(transparent)]
     Submit(#[from] engine::SubmitError),
-    /// A generation that failed.
+    /// A generation failed.
     #[error(transparent)]
     Generation(#[from] engine::GenerationError),
     /// The model has no chat template, so messages cannot be rendered.
     #[error("{model} has no chat template; give a plain prompt instead")]
     NoChatTemplate {
-        /// The model file.
+        /// Path of the model.
         model: String,
     },
 }
 
 impl Error {
-    /// What to do about it, whichever layer it comes from.
+    /// The category of the error, independent of the layer that reported it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Weights(error) => error.kind(),
@@ -79,7 +79,7 @@ impl Error {
         }
     }
 
-    /// The field of the request, or the setting, that is at fault.
+    /// The request field or setting at fault, if known.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             Error::Backend(error) => error.field(),
@@ -96,13 +96,13 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed a little later.
+    /// Whether a retry of the same call may succeed.
     pub fn retry(&self) -> bool {
         self.kind().retry()
     }
 }
 
-/// `Result` with the crate's [`enum@Error`].
+/// A `Result` with the crate's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     use crate::session::SessionError;
     use crate::text::TextError;
 
-    /// What a service answers with.
+    /// HTTP status of an error kind.
     fn status(kind: ErrorKind) -> u16 {
         match kind {
             ErrorKind::Invalid | ErrorKind::Unsupported => 400,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(found(ModelError::Context { asked: 2, trained: 1 }), (400, Some("context_max"), false));
     }
 
-    /// The causes of an error, from the outermost to the last.
+    /// The source chain of an error, outermost first.
     fn causes(error: &dyn std::error::Error) -> Vec<String> {
         std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect()
     }

@@ -1,5 +1,5 @@
-//! Files as every reader and writer here wants them: opened only if they are regular, written beside their name
-//! and renamed, so that a file is whole or not there. What killed writers have left is removed by the next one.
+//! File access: only regular files are opened, and files are written atomically through a temporary and a
+//! rename. Temporaries of killed writers are removed by the next writer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -7,34 +7,35 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Stands in the name of every temporary.
+/// Marker in the names of all temporaries.
 const OURS: &str = ".ottava-";
-/// The end of that name.
+/// Suffix of temporaries.
 const ENDING: &str = ".tmp";
-/// A target's name up to so many bytes is part of its temporary's: file systems take 255.
+/// Longest target name included in the temporary's name: file systems limit names to 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
-/// Digits that stand for a host and its start.
+/// Digits of the host id.
 const HOST_DIGITS: usize = 8;
-/// No writer leaves its file alone for so long. Without a lock that counts, age says that a file is nobody's.
+/// Age from which a temporary is stale if locks are not visible. No writer pauses for this long.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why a file is not opened, or not written.
+/// A path that is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a regular file, found {found}")]
 pub struct NotRegular {
-    /// What stands there: "a directory", "a named pipe".
+    /// The file type found: "a directory", "a named pipe".
     pub found: &'static str,
 }
 
-/// Opens a file to read it, with its metadata. Links to regular files are followed.
+/// Opens a regular file for reading, and returns its metadata. Links are followed.
 ///
-/// A named pipe would block for ever, a device may do anything: neither is opened.
+/// Named pipes and devices are refused: opening a pipe could block forever, opening a device can have side
+/// effects.
 ///
 /// # Errors
-/// The system's; [`NotRegular`], as an error of kind [`io::ErrorKind::InvalidInput`].
+/// Errors of the system; [`NotRegular`] as an error of kind [`io::ErrorKind::InvalidInput`].
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    // Before, because opening a device may have an effect; and after, because something else may stand there
-    // by then.
+    // Checked before opening, which can have side effects on devices, and again after, because the path may
+    // have been replaced in between.
     check_regular(&fs::metadata(path).map_err(|error| with_link(path, error))?)?;
     let mut options = OpenOptions::new();
     options.read(true);
@@ -45,14 +46,14 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// Whether something stands there, be it a link to a file that does not. What cannot be looked at counts as there: to
-/// open it says why.
+/// Whether the path exists, including dangling links. Paths that cannot be examined count as existing, so
+/// that opening them reports the reason.
 #[cfg(feature = "safetensors")]
 pub(crate) fn is_there(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Says of a file that is not there whether a link to it is.
+/// Distinguishes a dangling link from a missing file.
 fn with_link(path: &Path, error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotFound if path.is_symlink() => {
@@ -62,10 +63,10 @@ fn with_link(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// Checks that a file may be written to `path`: nothing stands there, or a regular file, which it replaces.
+/// Checks that a file may be written to `path`: the path is free, or a regular file, which will be replaced.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn check_target(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) => check_regular(&metadata),
@@ -81,7 +82,7 @@ fn check_regular(metadata: &Metadata) -> io::Result<()> {
     }
 }
 
-/// What stands there; none for a regular file.
+/// Type of a file that is not regular; `None` for a regular file.
 fn kind(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
     if kind.is_file() {
@@ -103,7 +104,8 @@ fn kind(metadata: &Metadata) -> Option<&'static str> {
     Some(if kind.is_dir() { "a directory" } else { "something else" })
 }
 
-/// A named pipe that has just taken a file's place does not block, a terminal does not become the process's.
+/// Flags against races: a named pipe at the path does not block, and a terminal does not become the
+/// controlling one.
 fn without_waiting(options: &mut OpenOptions) {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);
@@ -111,11 +113,11 @@ fn without_waiting(options: &mut OpenOptions) {
     let _ = options;
 }
 
-/// A file that several threads read at any place.
+/// A file for positional reads from several threads.
 #[derive(Debug)]
 pub(crate) struct ReadAt {
     file: File,
-    /// Where a file has one position for all.
+    /// Serialises seek and read on systems without positional reads.
     #[cfg(not(unix))]
     alone: std::sync::Mutex<()>,
 }
@@ -133,13 +135,13 @@ impl ReadAt {
         &self.file
     }
 
-    /// Fills `buffer` with the bytes from `offset` on.
+    /// Reads exactly `buffer.len()` bytes at `offset`.
     #[cfg(unix)]
     pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
     }
 
-    /// Fills `buffer` with the bytes from `offset` on.
+    /// Reads exactly `buffer.len()` bytes at `offset`.
     #[cfg(not(unix))]
     pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         use std::io::{Read, Seek, SeekFrom};
@@ -150,9 +152,9 @@ impl ReadAt {
     }
 }
 
-/// A file in the target's folder that vanishes unless it is renamed.
+/// A temporary file in the target's folder, deleted on drop unless renamed.
 ///
-/// It is locked while it is written. A lock ends with its process, so a temporary that nobody holds is left over.
+/// It is locked while it is written. Locks end with their process, so an unlocked temporary is stale.
 #[derive(Debug)]
 pub struct Temporary {
     path: PathBuf,
@@ -162,10 +164,10 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// An empty file beside `target`. Temporaries in that folder whose writers are gone are removed.
+    /// Creates an empty temporary next to `target`, and removes stale temporaries in its folder.
     ///
     /// # Errors
-    /// The system's, and [`NotRegular`] if something stands at `target` that a file must not replace.
+    /// Errors of the system; [`NotRegular`] if `target` exists and is not a regular file.
     pub fn beside(target: &Path) -> io::Result<Temporary> {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
         check_target(target)?;
@@ -176,7 +178,7 @@ impl Temporary {
             let path = folder.join(temporary_name(name, &host, unused_number()));
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) if hold(&file) => return Ok(Temporary { path, file, folder, renamed: false }),
-                // Another process took it for left over before it was locked, and removes it.
+                // Another process took the file for stale before it was locked, and is removing it.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -185,15 +187,15 @@ impl Temporary {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// The file, to be written.
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The content is on the disk before the name is, and the name before this returns.
+    /// Renames durably: the content is synced before the rename, and the folder after it.
     ///
     /// # Errors
-    /// The system's; the temporary is gone then.
+    /// Errors of the system; the temporary is then deleted.
     pub fn rename_to(mut self, target: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         self.rename(target)?;
@@ -203,18 +205,18 @@ impl Temporary {
         Ok(())
     }
 
-    /// The name is there when this returns, the content on the disk some time later: for what can be made
-    /// again, and is checked when it is read.
+    /// Renames without syncing: the content may reach the disk later. For files that can be regenerated and
+    /// are checked on read.
     ///
     /// # Errors
-    /// The system's; the temporary is gone then.
+    /// Errors of the system; the temporary is then deleted.
     pub fn rename_unsynced(mut self, target: &Path) -> io::Result<()> {
         self.rename(target)
     }
 
     fn rename(&mut self, target: &Path) -> io::Result<()> {
         if cfg!(windows) {
-            // A lock keeps readers out there. No lock was there if it cannot be taken off.
+            // A lock would exclude readers on Windows. Unlocking fails only if there was no lock.
             let _ = self.file.unlock();
         }
         fs::rename(&self.path, target)?;
@@ -226,22 +228,22 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.renamed {
-            // There is nobody to tell that it is still there.
+            // Errors cannot be reported from `drop`.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// The folder that a file is in, or would be.
+/// Parent folder of a path; "." for a bare name.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Locks a temporary that was just made; whether it is still there, and this writer's.
+/// Locks a new temporary. Returns false if another process holds it or has removed it.
 fn hold(file: &File) -> bool {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => false,
-        // Where a file system has no locks, age protects the file.
+        // On a file system without locks, the file is protected by its age.
         Ok(()) | Err(TryLockError::Error(_)) => is_linked(file),
     }
 }
@@ -257,8 +259,8 @@ fn is_linked(_: &File) -> bool {
     true
 }
 
-/// A number that no temporary has had: a cleaner that is slow must not find another writer's file under the name of
-/// one that it has seen.
+/// A random number that is unique among temporaries: a slow cleaner must not find another writer's file under
+/// a name that it has examined before.
 fn unused_number() -> u64 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ())
 }
@@ -272,14 +274,14 @@ fn temporary_name(target: &OsStr, host: &str, number: u64) -> OsString {
     name
 }
 
-/// This host since its start, as digits: locks of its processes are seen by all of them. Empty if the system does
-/// not say.
+/// Id of this host since its boot: locks are shared among processes with equal ids. Empty if the system has
+/// no such id.
 fn host() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.chars().filter(char::is_ascii_hexdigit).take(HOST_DIGITS).collect()
 }
 
-/// The host in a temporary's name; none if it is the name of anything else.
+/// Host id in the name of a temporary; `None` for other names.
 fn host_of(name: &OsStr) -> Option<&str> {
     let name = name.to_str().or_else(|| ascii_tail(name))?;
     let (_, rest) = name.strip_suffix(ENDING)?.rsplit_once(OURS)?;
@@ -290,25 +292,25 @@ fn host_of(name: &OsStr) -> Option<&str> {
     (is_host && digits(process) && digits(number) && parts.next().is_none()).then_some(host)
 }
 
-/// What follows the last byte of a name that is not ASCII.
+/// Suffix of a name after its last non-ASCII byte.
 fn ascii_tail(name: &OsStr) -> Option<&str> {
     let bytes = name.as_encoded_bytes();
     let start = bytes.iter().rposition(|byte| !byte.is_ascii()).map_or(0, |last| last + 1);
     std::str::from_utf8(bytes.get(start..)?).ok()
 }
 
-/// Removes the temporaries in `folder` whose writers are gone, and nothing else. It is a service to the next
-/// writer, so what cannot be removed is left.
+/// Removes stale temporaries in `folder`, and nothing else. Failures are ignored: the next writer tries
+/// again.
 ///
-/// A writer on this host is gone if nobody holds the file's lock. Another host's locks may not be seen here, so its
-/// files have to be a day old as well, as do all files where there are no locks.
+/// On this host an unlocked temporary is stale. Locks of another host may not be visible here, so its files
+/// must also be a day old, as must all files on file systems without locks.
 pub fn remove_stale(folder: &Path) {
     let own = host();
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if let Some(host) = host_of(&entry.file_name()) {
             let locks_count = !own.is_empty() && host == own;
-            // Whatever keeps it from being removed, the next one tries again.
+            // Best effort: the next writer tries again.
             let _ = remove_if_stale(&entry.path(), locks_count);
         }
     }
@@ -318,7 +320,7 @@ fn remove_if_stale(path: &Path, locks_count: bool) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     check_regular(&found)?;
     let mut options = OpenOptions::new();
-    // Some file systems lock only what may be written.
+    // Some file systems allow locks only on writable files.
     options.read(true).write(true);
     without_waiting(&mut options);
     let file = options.open(path)?;
@@ -331,7 +333,8 @@ fn remove_if_stale(path: &Path, locks_count: bool) -> io::Result<()> {
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(_)) => old(),
     };
-    // The name is this file's or nobody's: a writer that made it and finds it locked takes another.
+    // The path still names this file, or no file: a writer that finds its new temporary locked chooses
+    // another name.
     if stale && is_linked(&file) { fs::remove_file(path) } else { Ok(()) }
 }
 

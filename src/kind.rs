@@ -1,6 +1,6 @@
-//! What a caller decides by when something fails: one list of kinds for the errors of all layers.
+//! Error kinds: one classification for the errors of all layers, for callers that handle them.
 
-/// What an error means for who called. A service maps it to a status; the messages are for people.
+/// Category of an error. Services map it to a status code; messages are for people.
 ///
 /// | kind | status of `ottava serve` |
 /// |---|---|
@@ -11,34 +11,34 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Too much waits already: try again later.
+    /// The queue is full: retry later.
     Overloaded,
-    /// The request does not fit in the context or the cache.
+    /// The request exceeds the context length or the KV cache.
     TooLong,
-    /// A value of the caller's is out of its range; `field()` may name it.
+    /// An argument is out of range; `field()` may name it.
     Invalid,
-    /// Sound, but this build or this model cannot do it.
+    /// Valid, but not supported by this build or this model.
     Unsupported,
-    /// A file is not there.
+    /// A file does not exist.
     NotFound,
-    /// The model's file is damaged, or contradicts itself.
+    /// The model file is damaged or inconsistent.
     BadModel,
-    /// The host or the device is short of memory or threads.
+    /// The host or the device is out of memory or threads.
     OutOfMemory,
-    /// The device, or what drives it, is not there.
+    /// The device or its driver is missing.
     NoDevice,
-    /// The device takes no more work until the process is restarted.
+    /// The device has failed and accepts no work until the process restarts.
     DeviceLost,
-    /// The engine takes no more work, or ended before the answer was complete.
+    /// The engine accepts no more work, or ended before the answer was complete.
     Stopped,
     /// A file could not be read or written.
     Io,
-    /// A defect of this crate, of a model's numbers, or of the caller's own code that it ran.
+    /// A defect of this crate, of the model's values, or of callbacks supplied by the caller.
     Internal,
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed a little later on the same engine.
+    /// Whether a retry of the same call on the same engine may succeed.
     pub const fn retry(self) -> bool {
         matches!(self, ErrorKind::Overloaded | ErrorKind::OutOfMemory)
     }

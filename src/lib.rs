@@ -11,57 +11,57 @@
 //! # Ok(()) }
 //! ```
 //!
-//! An [`Engine`] is cheap to clone and shared between threads. It serves many requests at once; each
-//! [`submit`](Engine::submit) gives a [`Generation`](engine::Generation): a loop over events, or with the
-//! feature `async` a `Stream`. `examples/` has a chat with a deadline, classification, a constraint, many
-//! requests over one beginning, and a beginning that is kept in a file.
+//! An [`Engine`] is cheap to clone and shared between threads. It serves many requests at once. Each
+//! [`submit`](Engine::submit) returns a [`Generation`](engine::Generation): an iterator over events, or with
+//! the feature `async` a `Stream`. `examples/` has a chat with a deadline, classification, a constraint, many
+//! requests with a shared prefix, and a prefix saved to a file.
 //!
 //! # Features
 //!
-//! | feature | default | what it adds |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `text` | yes | tokenizers and chat templates; without it the engine takes token ids |
 //! | `safetensors` | yes | models as Hugging Face folders |
 //! | `constraints` | no | answers that follow a JSON schema, a regular expression or a grammar |
 //! | `async` | no | `Generation` as a `Stream`; no runtime comes with it |
-//! | `serde` | no | `Serialize` for what services print: usage, statistics, what was granted |
+//! | `serde` | no | `Serialize` for usage, timings, statistics and descriptions of engine and device |
 //! | `cuda` | no | NVIDIA GPUs of compute capability 8.0 and later |
-//! | `nvml` | no | a card's health |
-//! | `unstable` | no | the machinery below the engine, which any release may change |
+//! | `nvml` | no | GPU health |
+//! | `unstable` | no | the internals below the engine, without stability guarantees |
 //!
-//! The library needs Rust 1.89.
+//! The minimum supported Rust version is 1.89.
 //!
 //! # Devices
 //!
-//! [`Device::Auto`] takes a GPU if there is one that this build has code for, else the CPU with the best
-//! instruction set that it has. [`Device::list`] tells what there is and how much memory is free. Of a CPU that is
-//! known on Linux only: elsewhere [`KvBudget::FreeShare`] is refused there.
+//! [`Device::Auto`] selects a GPU supported by this build if there is one, else the CPU with its best
+//! instruction set. [`Device::list`] lists the devices with their free memory. Free memory of a CPU is
+//! available on Linux only: elsewhere [`KvBudget::FreeShare`] is refused for a CPU.
 //!
-//! Building with `cuda` needs nvcc of CUDA 13.0; `docs/cli.md` says where it is searched for. In Docker, an image like
-//! `nvidia/cuda:13.0.1-devel` with a C++ compiler has it. `OTTAVA_CUDA_ARCHS=90a` compiles for one architecture in
-//! place of all. The program needs no CUDA library: the driver (580 or later) is found at run time, so a plain image
-//! with the GPU passed in is enough.
+//! Building with `cuda` needs nvcc of CUDA 13.0; `docs/cli.md` lists the search paths. In Docker, an image
+//! like `nvidia/cuda:13.0.1-devel` with a C++ compiler has it. `OTTAVA_CUDA_ARCHS=90a` compiles for a single
+//! architecture. At run time no CUDA library is needed: the driver (580 or later) is loaded dynamically, so a
+//! plain image with access to the GPU is enough.
 //!
-//! # Errors and ends
+//! # Errors and shutdown
 //!
-//! Every error has a [`kind`](Error::kind), which says what a service must decide. A panic of a mask, a
-//! waker or a backend ends its own request or engine, never the process; with `panic = "abort"` it does end
-//! the process. [`Engine::state`] tells of a lost device, [`Engine::drain`] ends an engine in order.
+//! Every error has a [`kind`](Error::kind) for programmatic handling. A panic in a mask, a waker or a backend
+//! ends only its request or engine, not the process, unless the program is built with `panic = "abort"`.
+//! [`Engine::state`] reports a lost device, [`Engine::drain`] shuts an engine down gracefully.
 //!
-//! # What is stable
+//! # Stability
 //!
-//! The root, [`api`], [`engine`], [`text`], [`chat`], [`sample`] and `constrain` are what programs embed; changes
-//! there are in the changelog. The other modules are the machinery, for tools and for graphs of one's own: they are
-//! public with the feature `unstable` alone, and any release may change them.
+//! The root, [`api`], [`engine`], [`text`], [`chat`], [`sample`] and `constrain` are the API for
+//! applications; the changelog lists their changes. The other modules are internals, for tools and custom
+//! graphs: they are public only with the feature `unstable`, and any release may change them.
 //!
-//! # The way down
+//! # Layers
 //!
-//! From the top down: [`api`] is what people embed, [`engine`] schedules requests over a [`kv`] cache and a
-//! [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a [`backend`] over weights in
-//! [`quant`]'s canonical form, read from files by [`checkpoint`]. [`text`] turns text into tokens and back,
-//! [`sample`] picks the next one. ARCHITECTURE.md has the picture, the code map and the reading order.
+//! From the top down: [`api`] is the application interface, [`engine`] schedules requests over a [`kv`] cache
+//! and a [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a [`backend`] over weights in
+//! [`quant`]'s canonical form, read from files by [`checkpoint`]. [`text`] converts between text and tokens,
+//! [`sample`] selects the next token. ARCHITECTURE.md has a diagram, the code map and the reading order.
 
-// Tools and graphs of one's own use more of the machinery than the engine does.
+// Tools and custom graphs use more of the internals than the engine does.
 #![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
 pub mod api;
@@ -121,7 +121,7 @@ pub use model::{KvBudget, LoadProgress};
 pub use sample::Sampling;
 pub use token::TokenId;
 
-/// README's example, as a test.
+/// Compiles the README's example as a test.
 #[cfg(all(doctest, feature = "text"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,5 +1,5 @@
-//! Room for small allocations. Rust ends the process where one finds no memory, so what may be large is refused in
-//! time: memory that is taken in one piece, and threads, leave this much.
+//! Memory headroom: checks before large allocations and thread starts. Rust aborts the process when an
+//! allocation fails, so large requests are refused early, and enough memory is left for small allocations.
 
 #[cfg(feature = "safetensors")]
 pub(crate) mod json;
@@ -10,23 +10,23 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use memmap2::MmapMut;
 
-/// Bytes that what is taken in one piece leaves: for a large vocabulary, and what the steps of a model take beside
-/// its memory.
+/// Headroom in bytes for small allocations: a large vocabulary, and the working memory of a model's steps.
 pub(crate) const SMALL_BYTES: usize = 64 << 20;
-/// Bytes that a new thread needs at least: its stack, and what it allocates before its first function runs.
+/// Minimum bytes of a new thread: its stack, and allocations before its function runs.
 const THREAD_BYTES: usize = 8 << 20;
 
-/// Whether so many bytes could be had now: of addresses (`ulimit -v`), and by what the system lets processes ask for.
+/// Whether `bytes` can be allocated now, within the address space limit (`ulimit -v`) and the system's
+/// overcommit policy.
 pub(crate) fn has(bytes: usize) -> bool {
     match addresses_left() {
-        // Trying would take from other threads what they need meanwhile.
+        // A trial allocation would take address space from concurrent threads.
         Some(left) => bytes <= left,
-        // Nothing is touched, so nothing becomes resident.
+        // The mapping is never touched, so nothing becomes resident.
         None => MmapMut::map_anon(bytes.max(1)).is_ok(),
     }
 }
 
-/// Bytes of addresses that the process may still take; none where they are not limited, or the system does not say.
+/// Remaining address space of the process; `None` if unlimited or unknown.
 fn addresses_left() -> Option<usize> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
@@ -37,7 +37,7 @@ fn addresses_left() -> Option<usize> {
     Some(limit.saturating_sub(taken.saturating_mul(1024)))
 }
 
-/// Bytes of the machine's memory, and those that can be had before it swaps; none where the system does not say.
+/// Total memory of the machine and the memory available without swapping, in bytes; `None` if unknown.
 pub(crate) fn machine() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let bytes = |key: &str| {
@@ -47,7 +47,7 @@ pub(crate) fn machine() -> Option<(u64, u64)> {
     bytes("MemTotal:").zip(bytes("MemAvailable:"))
 }
 
-/// Starts a thread, where there is room for it.
+/// Spawns a thread if there is memory for it.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,
     work: impl FnOnce() -> T + Send + 'static,
@@ -56,7 +56,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name).spawn(work)
 }
 
-/// Starts a thread with a stack of so many bytes, where there is room for it.
+/// Spawns a thread with a stack of `stack` bytes if there is memory for it.
 pub(crate) fn spawn_deep<T: Send + 'static>(
     name: String,
     stack: usize,
@@ -68,7 +68,7 @@ pub(crate) fn spawn_deep<T: Send + 'static>(
     Builder::new().name(name).stack_size(stack).spawn(work)
 }
 
-/// Starts a thread of a scope, where there is room for it.
+/// Spawns a scoped thread if there is memory for it.
 pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -77,7 +77,7 @@ pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, work)
 }
 
-/// A thread that finds no memory before its function runs ends the process: no library can prevent that later.
+/// A thread that runs out of memory before its function runs aborts the process, so the check comes first.
 fn room_to_start() -> io::Result<()> {
     if has(THREAD_BYTES) { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
 }

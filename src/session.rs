@@ -1,4 +1,4 @@
-//! The session: the plans of a model, their weights and their memory on one backend; runs step after step.
+//! Sessions: plans of a model bound to weights and memory on a backend, run step by step.
 
 mod error;
 mod named;
@@ -13,17 +13,17 @@ pub use named::NamedWeights;
 pub use program::Program;
 use program::{Loaded, Shared};
 
-/// The memory for keys and values that a session allocates.
+/// KV memory of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvMemory {
-    /// The first shape of [`Plan::kv`] with a dtype; layers of other shapes are stored alike.
+    /// The first shape of [`Plan::kv`] with a storage type, which also applies to layers of other shapes.
     pub layout: KvLayout,
-    /// Pages of it.
+    /// Number of pages.
     pub pages: usize,
 }
 
-/// A plan bound to a backend, and perhaps those of other programs of the same model. Everything is allocated when it is
-/// made; [`Session::run`] allocates nothing.
+/// A plan bound to a backend, optionally with further programs of the same model. All memory is allocated on
+/// construction; [`Session::run`] allocates nothing.
 #[derive(Debug)]
 pub struct Session<B: Backend> {
     shared: Shared<B>,
@@ -32,11 +32,11 @@ pub struct Session<B: Backend> {
 }
 
 impl<B: Backend> Session<B> {
-    /// Allocates the arena and the KV pool. A plan without attention needs no `kv`.
+    /// Binds a plan and allocates its arena and KV pool. A plan without attention needs no `kv`.
     ///
     /// # Errors
-    /// [`SessionError::Binding`] if the number of weights or the KV layout is not what the plan
-    /// asks for, [`SessionError::Backend`] if there is no memory.
+    /// [`SessionError::Binding`] if the number of weights or the KV layout does not match the plan;
+    /// [`SessionError::Backend`] if memory is exhausted.
     pub fn new(
         backend: B,
         plan: Plan,
@@ -46,7 +46,7 @@ impl<B: Backend> Session<B> {
         Session::sized(backend, plan, weights, |_| Ok(kv))
     }
 
-    /// As [`Session::new`]; the KV memory is sized when all else is allocated.
+    /// [`Session::new`] with KV memory sized after all other allocations.
     pub(crate) fn sized<E: From<SessionError>>(
         backend: B,
         plan: Plan,
@@ -70,10 +70,10 @@ impl<B: Backend> Session<B> {
         Ok(Session { shared, main, others: Vec::new() })
     }
 
-    /// Allocates `slots` slots for the states of sequences: a plan that has states runs no step without.
+    /// Allocates `slots` state slots. Required for plans with states.
     ///
     /// # Errors
-    /// [`SessionError::Backend`] if there is no memory, or the backend keeps no states.
+    /// [`SessionError::Backend`] if memory is exhausted or the backend does not support states.
     pub fn with_states(mut self, slots: usize) -> Result<Self, SessionError> {
         let states = self.shared.kv.states_mut().ok_or_else(|| no_states(&self.shared.backend))?;
         states.allocate(self.main.plan.state_elements(), slots)?;
@@ -81,17 +81,17 @@ impl<B: Backend> Session<B> {
         Ok(self)
     }
 
-    /// The plan that it runs.
+    /// The main plan.
     pub fn plan(&self) -> &Plan {
         &self.main.plan
     }
 
-    /// The backend that it runs on.
+    /// The backend.
     pub fn backend(&self) -> &B {
         &self.shared.backend
     }
 
-    /// What it has for keys and values.
+    /// The KV memory.
     pub fn kv_memory(&self) -> KvMemory {
         self.shared.kv_memory
     }
@@ -101,12 +101,13 @@ impl<B: Backend> Session<B> {
         &self.shared.weights
     }
 
-    /// Adds a plan of another program of the same graph ([`Graph::program`](crate::graph::Graph::program)), with an arena of
-    /// its own: number 1, then 2. The first plan's memory for keys and values is what all programs use.
+    /// Adds the plan of another program of the same graph ([`Graph::program`](crate::graph::Graph::program)),
+    /// with its own arena. Programs are numbered from 1 in order of addition. All programs share the KV
+    /// memory of the main plan.
     ///
     /// # Errors
-    /// [`SessionError::Binding`] for a plan of another graph, or one that wants other memory for keys and values;
-    /// [`SessionError::Backend`] if there is no memory.
+    /// [`SessionError::Binding`] for a plan of another graph, or with another KV layout;
+    /// [`SessionError::Backend`] if memory is exhausted.
     pub fn with_program(mut self, plan: Plan) -> Result<Self, SessionError> {
         let main = &self.main.plan;
         let declared = |plan: &Plan| {
@@ -128,7 +129,7 @@ impl<B: Backend> Session<B> {
         Ok(self)
     }
 
-    /// A program by its number. 0 is the first plan, which [`Session::run`] and its siblings run.
+    /// A program by number. 0 is the main plan, which [`Session::run`] and its siblings use.
     pub fn program(&mut self, number: usize) -> Option<Program<'_, B>> {
         let Session { shared, main, others } = self;
         let loaded = match number.checked_sub(1) {
@@ -142,47 +143,47 @@ impl<B: Backend> Session<B> {
         Program { shared: &mut self.shared, loaded: &mut self.main }
     }
 
-    /// As [`Program::run`].
+    /// [`Program::run`] of the main plan.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Program::run`].
     pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
         self.first().run(step)
     }
 
-    /// As [`Program::run_timed`].
+    /// [`Program::run_timed`] of the main plan.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Program::run_timed`].
     pub fn run_timed(&mut self, step: &StepInput, seen: impl FnMut(&Op, OpTime)) -> Result<(), SessionError> {
         self.first().run_timed(step, seen)
     }
 
-    /// As [`Program::set_input`].
+    /// [`Program::set_input`] of the main plan.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Program::set_input`].
     pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
         self.main.set_input(name, values)
     }
 
-    /// As [`Program::read`].
+    /// [`Program::read`] of the main plan.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Program::read`].
     pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), SessionError> {
         self.main.read(output, first_row, out)
     }
 
-    /// As [`Program::steps`].
+    /// [`Program::steps`] of the main plan.
     pub fn steps(&self) -> u64 {
         self.main.steps
     }
 
-    /// As [`Program::sampled`].
+    /// [`Program::sampled`] of the main plan.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Program::sampled`].
     pub fn sampled(
         &mut self,
         output: &str,
@@ -192,7 +193,7 @@ impl<B: Backend> Session<B> {
         self.first().sampled(output, step, out)
     }
 
-    /// Bytes of a page in all layers: what [`Session::export_page`] gives.
+    /// Bytes of a page in all layers: the length of an exported page ([`Session::export_page`]).
     pub fn page_bytes(&self) -> usize {
         self.shared.page_bytes
     }
@@ -205,7 +206,7 @@ impl<B: Backend> Session<B> {
         self.shared.kv.copy_page(from, to)
     }
 
-    /// Appends a KV page's bytes to `out`.
+    /// Appends the bytes of a KV page, in all layers, to `out`.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool.
@@ -213,31 +214,31 @@ impl<B: Backend> Session<B> {
         self.shared.kv.export_page(page, out)
     }
 
-    /// Fills a KV page with what [`Session::export_page`] gave.
+    /// Fills a KV page from the bytes of [`Session::export_page`].
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
+    /// [`BackendError::Shape`] if the page is outside the pool or the length does not match.
     pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.shared.kv.import_page(page, bytes)
     }
 
-    /// The memory for the states of sequences.
+    /// Size of the state memory.
     pub fn states(&self) -> StateLayout {
         StateLayout { elements: self.main.plan.state_elements(), slots: self.shared.state_slots }
     }
 
-    /// Copies out a slot of state, [`Plan::state_elements`].
+    /// Copies a state slot, [`Plan::state_elements`] values, to `out`.
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long.
+    /// [`BackendError::Shape`] if the slot does not exist or the length of `out` does not match.
     pub fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
         self.shared.kv.states().ok_or_else(|| no_states(&self.shared.backend))?.read(slot, out)
     }
 
-    /// Fills a slot of state with what [`Session::read_state`] gave.
+    /// Fills a state slot with values of [`Session::read_state`].
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if there is no such slot or the length is wrong.
+    /// [`BackendError::Shape`] if the slot does not exist or the length does not match.
     pub fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
         self.shared.kv.states_mut().ok_or_else(|| no_states(&self.shared.backend))?.write(slot, values)
     }
@@ -258,7 +259,7 @@ fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), Session
 
 fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, SessionError> {
     let nothing = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
-    // Behind the first layers come those of other shapes, so there may be no more of the first.
+    // Layers of other shapes follow the first shape's, so its number of layers must then match exactly.
     let fits = |layout: &KvLayout| {
         plan.kv().first().is_none_or(|shape| {
             let layers =

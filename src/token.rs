@@ -1,4 +1,4 @@
-//! The token id: the one word that text, engine and backend share.
+//! Token ids, shared by text, engine and backend.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,5 @@
-//! Why a model file was refused: [`WeightsError`] names the file. What is wrong inside it is in `fault`.
+//! Errors of opening and reading model files: [`WeightsError`] names the file, [`Fault`] (in `fault`) the
+//! defect inside it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,70 +9,70 @@ use crate::quant::QuantError;
 use super::Fault;
 use super::shown::{shown, shown_path};
 
-/// Why a model file, or something in it, could not be read.
+/// An error of opening or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{}: cannot {action}: {source}", shown_path(file))]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was tried: "open", "map", "read".
+        /// The attempted operation: "open", "map", "read".
         action: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file changed between its opening and the end of its reading.
+    /// The file changed while it was open.
     #[error("{}: the file changed while it was read: expected {expected} bytes as they were, found {found}", file.display())]
     Changed {
         /// The file.
         file: PathBuf,
-        /// Its bytes when it was opened.
+        /// Length in bytes when it was opened.
         expected: u64,
-        /// Another length, or "other content".
+        /// The new length, or "other content".
         found: String,
     },
-    /// The file is not sound.
+    /// The file violates its format.
     #[error("{}: at byte {offset}: {fault}", shown_path(file))]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// Where the offending field starts.
+        /// Byte offset of the offending field.
         offset: u64,
-        /// What is wrong.
+        /// The defect.
         fault: Fault,
     },
-    /// A metadata value has another type than its reader needs.
+    /// A metadata value has an unexpected type.
     #[error("{}: metadata `{}`: expected {expected}, found {found}", shown_path(file), shown(key))]
     Type {
         /// The file.
         file: PathBuf,
         /// The metadata key.
         key: String,
-        /// The type that was asked for.
+        /// The expected type.
         expected: &'static str,
-        /// The type, or the value, that is there.
+        /// The type or the value found.
         found: String,
     },
-    /// A document is not what it must be.
+    /// A document (`config.json`, `tokenizer.json`, an index) is malformed.
     #[error("{}: {reason}", shown_path(file))]
     Document {
         /// The document.
         file: PathBuf,
-        /// What is wrong, in one line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// A setting of a document is missing, absurd, not honoured, or contradicts the tensors.
+    /// A setting of a document is missing, out of range, not supported, or contradicts the tensors.
     #[error("{}: {}: expected {expected}, found {}", shown_path(file), shown(key), shown(found))]
     Setting {
         /// The document.
         file: PathBuf,
-        /// The key, with those that lead to it.
+        /// Full path of the key: "rope_scaling.factor".
         key: String,
-        /// What it must be.
+        /// The expected value.
         expected: String,
-        /// What the document says.
+        /// The value found.
         found: String,
     },
     /// No tensor has this name.
@@ -79,7 +80,7 @@ pub enum WeightsError {
     Missing {
         /// The file.
         file: PathBuf,
-        /// The name that was asked for.
+        /// The requested name.
         tensor: String,
     },
     /// A tensor has the wrong shape for its use.
@@ -93,29 +94,29 @@ pub enum WeightsError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Where its data starts.
+        /// Byte offset of its data.
         offset: u64,
-        /// The shape that was asked for.
+        /// The expected shape.
         expected: &'static str,
-        /// Its dimensions in the file's order: columns first.
+        /// Its dimensions in file order: columns first.
         found: Vec<u64>,
     },
-    /// A tensor's data is not sound.
+    /// A tensor has invalid data, such as a scale that is not finite.
     #[error("{}: tensor `{}` at byte {offset}: {source}", shown_path(file), shown(tensor))]
     Tensor {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Where its data starts.
+        /// Byte offset of its data.
         offset: u64,
-        /// What is wrong.
+        /// The defect.
         source: QuantError,
     },
 }
 
 impl WeightsError {
-    /// What to do about it.
+    /// The category of the error, for callers that handle it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             WeightsError::Io { source, .. } => source.into(),
@@ -125,7 +126,7 @@ impl WeightsError {
         }
     }
 
-    /// What is wrong with a whole file.
+    /// A fault of the file as a whole, at offset 0.
     pub(super) fn malformed(file: &Path, fault: Fault) -> WeightsError {
         WeightsError::Malformed { file: file.to_owned(), offset: 0, fault }
     }

@@ -1,12 +1,12 @@
-//! [`Fault`]: what is wrong inside a model file, whose name [`super::WeightsError`] has.
+//! Format faults: [`Fault`] lists the ways in which a GGUF or safetensors file can be malformed.
 
 use super::TensorType;
 use super::shown::{part_name, shown, shown_bytes};
 
-/// How a text begins that stands for a file that Git keeps elsewhere.
+/// Prefix of a Git LFS pointer file.
 pub(super) const GIT_LFS: &[u8] = b"version https://git-lfs";
 
-/// What is wrong inside a file of weights.
+/// A violation of the file format. The file's name is in [`super::WeightsError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -19,16 +19,17 @@ pub enum Fault {
     /// The file was written for a big-endian machine.
     #[error("expected a little-endian file, found a big-endian one of version {version}")]
     BigEndian {
-        /// The version, with its bytes turned round.
+        /// The version, byte-swapped to little-endian.
         version: u32,
     },
-    /// A version that cannot be read.
+    /// The GGUF version is not supported.
     #[error("expected GGUF version 2 or 3, found {found}")]
     Version {
         /// The version.
         found: u32,
     },
-    /// The file is one part of several, and its name does not tell where the others are.
+    /// The file is one part of a split model, and its name does not follow the pattern of split models, so
+    /// the other parts cannot be found.
     #[error(
         "found part {part} of {count} alone: rename it {}, beside {}",
         part_name("NAME", *part, *count),
@@ -37,59 +38,59 @@ pub enum Fault {
     Split {
         /// This part, from 1.
         part: u64,
-        /// Parts in all.
+        /// Total number of parts.
         count: u64,
     },
-    /// Another part of the model is not beside this one.
+    /// Another part of a split model is missing from the folder.
     #[error("found part {part} of {count}: part {missing} is missing, expected beside it as {}", shown(name))]
     MissingPart {
         /// This part, from 1.
         part: u64,
-        /// Parts in all.
+        /// Total number of parts.
         count: u64,
-        /// The part that is not there, from 1.
+        /// The missing part, from 1.
         missing: u64,
-        /// The file name that it must have.
+        /// The expected file name of the missing part.
         name: String,
     },
-    /// A file says that it is another part than its name does.
+    /// The part number in a file's metadata differs from the one in its name.
     #[error("expected part {part} of {count} by the file's name, found part {found} of {found_count}")]
     OtherPart {
-        /// The part that its name says, from 1.
+        /// The part number in the file name, from 1.
         part: u64,
-        /// Parts in all, by the first file.
+        /// Total number of parts, from the file names.
         count: u64,
-        /// What it says itself, from 1.
+        /// The part number in the metadata, from 1.
         found: u64,
-        /// Parts in all that it says itself; 1 where it says nothing.
+        /// Total number of parts in the metadata; 1 if the metadata has no such key.
         found_count: u64,
     },
-    /// The parts do not have the tensors that they should have together.
+    /// The number of tensors in all parts differs from the first part's metadata.
     #[error("metadata `split.tensors.count`: expected {expected} tensors, found {found} in the parts")]
     PartTensors {
-        /// What the first part says.
+        /// `split.tensors.count` of the first part.
         expected: u64,
-        /// Tensors of all parts.
+        /// Tensors in all parts.
         found: u64,
     },
     /// The file ends too early.
     #[error("{what}: expected {needed} bytes, found {left} before the end of the file")]
     Truncated {
-        /// What was being read.
+        /// The field being read.
         what: &'static str,
-        /// Bytes that it takes.
+        /// Bytes needed.
         needed: u64,
-        /// Bytes that are left.
+        /// Bytes left in the file.
         left: u64,
     },
-    /// More entries are announced than the rest of the file could hold.
+    /// A count exceeds the most entries that the rest of the file could hold.
     #[error("{what}: expected at most {most} in the rest of the file, found a count of {found}")]
     Count {
-        /// What is counted: "tensors", "metadata entries".
+        /// The kind of entry: "tensors", "metadata entries".
         what: &'static str,
         /// The count.
         found: u64,
-        /// What fits.
+        /// The most that fit.
         most: u64,
     },
     /// A metadata key is empty or too long.
@@ -97,7 +98,7 @@ pub enum Fault {
     KeyLength {
         /// Its length.
         found: u64,
-        /// The longest allowed.
+        /// The maximum length.
         most: u64,
     },
     /// A metadata key is not UTF-8.
@@ -117,7 +118,7 @@ pub enum Fault {
     ValueType {
         /// The key.
         key: String,
-        /// The type's number.
+        /// The type number.
         found: u32,
     },
     /// A boolean is neither 0 nor 1.
@@ -128,7 +129,7 @@ pub enum Fault {
         /// The byte.
         found: u8,
     },
-    /// A string reaches beyond the end of the file, or is more than fits into its array's 4 GiB.
+    /// A string extends beyond the end of the file, or beyond the 4 GiB limit of its array.
     #[error(
         "metadata `{}`: expected a string of at most {left} bytes, found a length of {found}",
         shown(key)
@@ -138,18 +139,18 @@ pub enum Fault {
         key: String,
         /// The string's length.
         found: u64,
-        /// Bytes left in the file or the array.
+        /// Bytes left in the file or in the array.
         left: u64,
     },
-    /// A string is not UTF-8.
+    /// A string is not valid UTF-8.
     #[error("metadata `{}`: expected UTF-8, found a bad byte at {bad} of the string", shown(key))]
     StringText {
         /// The key.
         key: String,
-        /// Bytes of the string before the bad one.
+        /// Valid bytes before the first invalid one.
         bad: u64,
     },
-    /// An array reaches beyond the end of the file.
+    /// An array extends beyond the end of the file.
     #[error(
         "metadata `{}`: expected an array of at most {most} elements, found a length of {found}",
         shown(key)
@@ -159,23 +160,23 @@ pub enum Fault {
         key: String,
         /// The array's length.
         found: u64,
-        /// What fits in the rest of the file.
+        /// Most elements that fit in the rest of the file.
         most: u64,
     },
-    /// The system has no memory for a value.
+    /// A metadata value cannot be allocated.
     #[error("metadata `{}`: expected memory for {bytes} bytes, found too little", shown(key))]
     Memory {
         /// The key.
         key: String,
-        /// Bytes that its value takes.
+        /// Bytes needed for the value.
         bytes: u64,
     },
-    /// Arrays within arrays, too deep.
+    /// Arrays are nested too deep.
     #[error("metadata `{}`: expected arrays nested at most {most} deep", shown(key))]
     Nesting {
         /// The key.
         key: String,
-        /// The deepest allowed.
+        /// The deepest nesting allowed.
         most: usize,
     },
     /// `general.alignment` is not a power of two that fits 32 bits.
@@ -189,7 +190,7 @@ pub enum Fault {
     NameLength {
         /// Its length.
         found: u64,
-        /// The longest allowed.
+        /// The maximum length.
         most: u64,
     },
     /// A tensor's name is not UTF-8.
@@ -220,7 +221,7 @@ pub enum Fault {
         /// Its dimensions, columns first.
         dims: Vec<u64>,
     },
-    /// The number of elements or bytes does not fit the address space.
+    /// The size of a tensor in elements or bytes overflows the address space.
     #[error("tensor `{}`: dimensions {dims:?} are too large", shown(tensor))]
     TooLarge {
         /// The tensor.
@@ -228,7 +229,7 @@ pub enum Fault {
         /// Its dimensions, columns first.
         dims: Vec<u64>,
     },
-    /// A tensor type that is known but cannot be read.
+    /// A known tensor type that is not supported.
     #[error(
         "tensor `{}`: the type {found} is not supported; re-quantise to Q8_0, Q4_0 or a K format",
         shown(tensor)
@@ -239,15 +240,15 @@ pub enum Fault {
         /// The type's name.
         found: &'static str,
     },
-    /// A tensor type that is not known at all.
+    /// An unknown tensor type.
     #[error("tensor `{}`: expected a known tensor type, found number {found}", shown(tensor))]
     UnknownType {
         /// The tensor.
         tensor: String,
-        /// The type's number.
+        /// The type number.
         found: u32,
     },
-    /// A safetensors file has a tensor of a type that is no float of 16 or 32 bits.
+    /// A tensor of a safetensors file is not of type F32, F16 or BF16.
     #[error("tensor `{}`: the type {found} is not supported; expected F32, F16 or BF16", shown(tensor))]
     NoFloat {
         /// The tensor.
@@ -255,60 +256,60 @@ pub enum Fault {
         /// The type's name.
         found: String,
     },
-    /// A tensor of 8-bit or 4-bit floats has no scales beside it.
+    /// An FP8 or NVFP4 tensor has no tensor of scales.
     #[error("tensor `{}`: expected its scales in a tensor `{}`, found none", shown(tensor), shown(scales))]
     NoScales {
         /// The tensor.
         tensor: String,
-        /// The name that its scales must have.
+        /// The expected name of the scales.
         scales: String,
     },
-    /// The scales of a tensor of floats of few bits have another shape than it asks for.
+    /// The scales of an FP8 or NVFP4 tensor have an unexpected shape.
     #[error("tensor `{}`: expected {expected}, found {found:?}", shown(tensor))]
     ScaleShape {
         /// The scales.
         tensor: String,
-        /// The shapes that they may have, rows first, and that of the tensor that they are for.
+        /// The expected shapes, rows first, and the shape of the scaled tensor.
         expected: Box<str>,
-        /// Their dimensions, rows first.
+        /// Dimensions of the scales, rows first.
         found: Box<[usize]>,
     },
-    /// The header of a safetensors file is longer than the file, or than the format allows.
+    /// The header length of a safetensors file exceeds the file or the format's limit.
     #[error("header length: expected at most {most} bytes, found {found}")]
     HeaderLength {
         /// Its length.
         found: u64,
-        /// The longest that there could be.
+        /// The maximum length.
         most: u64,
     },
-    /// The header of a safetensors file is no JSON, or its tensors do not lie one behind the other.
+    /// The header of a safetensors file is not valid JSON, or its tensors are not contiguous.
     #[error("header: {}", shown(reason))]
     Header {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Git keeps the file elsewhere, and a short text stands for it.
+    /// The file is a Git LFS pointer instead of the data itself.
     #[error("expected the file itself, found a pointer of Git LFS: `git lfs pull` fetches it")]
     Pointer,
-    /// A safetensors file is longer or shorter than its tensors.
+    /// The data section of a safetensors file differs in length from its tensors.
     #[error("tensor data: expected {expected} bytes behind the header, found {found}")]
     DataLength {
-        /// Bytes of all tensors.
+        /// Total bytes of all tensors.
         expected: u64,
-        /// Bytes behind the header.
+        /// Bytes after the header.
         found: u64,
     },
-    /// Rows of a block format are not whole blocks.
+    /// The row length is not a multiple of the block length.
     #[error("tensor `{}`: {dtype} needs rows of a multiple of {} elements, found {cols}", shown(tensor), dtype.block_len())]
     PartialBlock {
         /// The tensor.
         tensor: String,
         /// Its type.
         dtype: TensorType,
-        /// Elements of a row.
+        /// Elements per row.
         cols: u64,
     },
-    /// A tensor's offset is not a multiple of the file's alignment.
+    /// A tensor's offset is not a multiple of the alignment.
     #[error(
         "tensor `{}`: expected an offset that is a multiple of {alignment}, found {found}",
         shown(tensor)
@@ -321,7 +322,7 @@ pub enum Fault {
         /// The offset, from the start of the data.
         found: u64,
     },
-    /// A tensor's data does not lie inside the file.
+    /// A tensor's data extends beyond the file.
     #[error(
         "tensor `{}`: {bytes} bytes at offset {found} reach beyond the {available} bytes of tensor data",
         shown(tensor)
@@ -331,12 +332,12 @@ pub enum Fault {
         tensor: String,
         /// The offset, from the start of the data.
         found: u64,
-        /// Bytes that the tensor takes.
+        /// Bytes of the tensor.
         bytes: u64,
-        /// Bytes from the start of the data to the end of the file.
+        /// Bytes of tensor data in the file.
         available: u64,
     },
-    /// Two tensors share bytes.
+    /// Two tensors overlap.
     #[error("tensor `{}` overlaps tensor `{}`", shown(tensor), shown(other))]
     Overlap {
         /// The tensor that starts later, or is listed later.

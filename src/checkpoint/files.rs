@@ -1,4 +1,4 @@
-//! [`TensorFiles`]: the files of a checkpoint, and one table over the tensors of all.
+//! Files of a checkpoint: [`TensorFiles`] is one tensor table over all of them.
 
 use std::collections::HashMap;
 #[cfg(feature = "safetensors")]
@@ -16,18 +16,18 @@ use super::{Fault, TensorInfo, WeightsError};
 /// The files of a checkpoint and the tensors in them.
 #[derive(Default)]
 pub struct TensorFiles {
-    /// Each with the number of tensors before its own.
+    /// Each file with the index of its first tensor.
     files: Vec<(usize, Arc<StoredFile>)>,
-    /// Of all files, one file behind the other; then stacks.
+    /// Tensors in file order, followed by the stacks.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    /// By the name of a tensor of 8-bit or 4-bit floats.
+    /// Scales of FP8 and NVFP4 tensors, by the name of the scaled tensor.
     scales: HashMap<String, Scales>,
     stacks: Stacks,
 }
 
 impl TensorFiles {
-    /// Adds a file and its tensors, none of which may be there already.
+    /// Adds a file and its tensors. A tensor name that is already in the table is an error.
     pub(super) fn add(
         &mut self,
         file: impl Into<Arc<StoredFile>>,
@@ -46,18 +46,18 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// The tensor table, one file behind the other; each tensor's offset is within its own file. Stacks of tensors stand
-    /// at the end: their bytes are those of all, their offset the first one's.
+    /// The tensor table in file order, followed by the stacks. A tensor's offset is relative to its own file.
+    /// A stack has the total bytes of its members and the offset of the first.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The entry of the tensor called `name`.
+    /// The table entry for `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).and_then(|&index| self.tensors.get(index))
     }
 
-    /// The file that holds a tensor, or the first one of a stack, and the tensor.
+    /// A tensor's entry and the file that holds it; for a stack, the file of its first member.
     pub fn find(&self, name: &str) -> Option<(&StoredFile, &TensorInfo)> {
         let index = *self.index.get(name)?;
         if let Some(member) = self.stacks.get(name).first() {
@@ -68,27 +68,27 @@ impl TensorFiles {
         Some((file, self.tensors.get(index)?))
     }
 
-    /// Adds the scales of a tensor, which are no tensor of the table.
+    /// Adds the scales of a tensor. The scales themselves are not in the table.
     #[cfg(feature = "safetensors")]
     pub(super) fn add_scales(&mut self, name: String, scales: Scales) {
         self.scales.insert(name, scales);
     }
 
-    /// The scales of a tensor, if it has some.
+    /// The scales of a tensor, if any.
     pub(super) fn scales(&self, name: &str) -> Option<&Scales> {
         self.scales.get(name)
     }
 
-    /// The tensors of a stack; none of a tensor that a file has.
+    /// The member tensors of a stack; empty for a plain tensor.
     pub(super) fn members(&self, name: &str) -> &[Member] {
         self.stacks.get(name)
     }
 
-    /// Makes stacks of tensors by their names. They stand in the table in the place of these.
+    /// Groups numbered tensors into stacks, which replace them in the table.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`], [`WeightsError::Shape`] if the tensors of one do not fit each other;
-    /// [`WeightsError::Malformed`] if there is a tensor of a stack's name.
+    /// [`WeightsError::Missing`] or [`WeightsError::Shape`] if the members of a stack do not match;
+    /// [`WeightsError::Malformed`] if a tensor already has the name of a stack.
     #[cfg(feature = "safetensors")]
     pub(super) fn stack(&mut self, name: impl Fn(&str) -> Option<Numbered<'_>>) -> Result<(), WeightsError> {
         if !self.tensors.iter().any(|info| name(&info.name).is_some()) {
@@ -128,7 +128,7 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// A tensor as it lies in files: one part of it, or those of a stack.
+    /// The stored parts of a tensor: itself, or the members of a stack.
     fn parts(&self, name: &str) -> impl Iterator<Item = (&StoredFile, &TensorInfo)> {
         let members = self.stacks.get(name);
         let whole = self.find(name).filter(|_| members.is_empty());

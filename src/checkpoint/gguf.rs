@@ -1,4 +1,4 @@
-//! The GGUF header: magic, version, counts, metadata, tensor table. Every field is checked before use.
+//! GGUF header parser: magic, version, counts, metadata and tensor table. Every field is checked before use.
 //!
 //! All fields are little-endian: `"GGUF"`, version u32, tensor count u64, metadata count u64; then
 //! metadata entries (key, type u32, value), tensor entries (name, dimension count u32, dimensions
@@ -21,32 +21,32 @@ use super::fault::GIT_LFS;
 use super::tensor::{TypeNumber, tensor_bytes, type_from_number};
 use super::{Array, Fault, Metadata, Strings, TensorInfo, TensorType, Value};
 
-/// Longest metadata key that the format allows, in bytes.
+/// Maximum length of a metadata key in the format, in bytes.
 const KEY_BYTES_MAX: u64 = 65_535;
-/// Longest tensor name that the format allows, in bytes.
+/// Maximum length of a tensor name in the format, in bytes.
 const NAME_BYTES_MAX: u64 = 64;
-/// What an array within another takes beside its elements.
+/// Memory overhead of a nested array, in addition to its elements.
 const NESTED_BYTES: u64 = size_of::<Array>() as u64;
-/// Deepest arrays within arrays that are read.
+/// Maximum nesting depth of arrays.
 const NESTING_MAX: usize = 4;
-/// Key length, key, type, value: the least that a metadata entry takes.
+/// Minimum bytes of a metadata entry: key length, key, type, value.
 const ENTRY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
-/// Name length, name, dimension count, dimension, type, offset: the least that a tensor entry takes.
+/// Minimum bytes of a tensor entry: name length, name, dimension count, dimension, type, offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-/// Alignment of files that do not say.
+/// Default of `general.alignment`.
 pub(super) const ALIGNMENT_DEFAULT: u32 = 32;
 
-/// What a file says about itself.
+/// A parsed header.
 pub(super) struct Header {
     pub version: u32,
     pub metadata: Metadata,
     pub tensors: Vec<TensorInfo>,
-    /// Bytes of everything before the tensor data and its padding.
+    /// Bytes of the header, without the padding before the tensor data.
     pub bytes: usize,
 }
 
-/// Reads and checks the whole header of `file`, of whose `file_bytes` the first are `bytes`. Where these
-/// do not reach to the header's end, some field is said to be truncated.
+/// Parses and checks the whole header of `file`. `bytes` is a prefix of the file's `file_bytes` bytes; if it
+/// ends inside the header, the error is [`Fault::Truncated`].
 pub(super) fn parse(file: &Path, bytes: &[u8], file_bytes: u64) -> Parsed<Header> {
     if bytes.starts_with(GIT_LFS) {
         return Err(Located { offset: 0, fault: Fault::Pointer });
@@ -148,12 +148,13 @@ fn parse_bool(cursor: &mut Cursor<'_>, key: &str) -> Parsed<bool> {
     }
 }
 
-/// Whether a key's texts say nothing that a computation needs.
+/// Whether a key only describes the model (name, licence, ...) and is never used in a computation.
 fn only_describes(key: &str) -> bool {
     key.starts_with("general.") && !["general.architecture", "general.type"].contains(&key)
 }
 
-/// A string. What is not UTF-8 in a description is replaced by U+FFFD: old converters cut texts by bytes.
+/// A string. Invalid UTF-8 in a descriptive key is replaced by U+FFFD: old converters cut texts at byte
+/// boundaries.
 fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<Cow<'a, str>> {
     let offset = cursor.offset();
     let found = cursor.u64("string length")?;
@@ -173,7 +174,7 @@ fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<Cow<'a, str>> 
     }
 }
 
-/// `count` strings, which must have been checked against the bytes that are left.
+/// `count` strings. The caller has checked `count` against the bytes left.
 fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strings> {
     let mut strings = Strings::with_capacity(count as usize);
     let (start, mut checked) = (cursor.offset(), 0);
@@ -191,7 +192,7 @@ fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strin
     Ok(strings)
 }
 
-/// `depth` counts this array: 1 for one that is an entry's value.
+/// An array at nesting level `depth`: 1 for the value of an entry.
 fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array> {
     let offset = cursor.offset();
     if depth > NESTING_MAX {
@@ -200,7 +201,7 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
     let element = cursor.u32("array element type")?;
     let length_at = cursor.offset();
     let found = cursor.u64("array length")?;
-    // The least that an element takes: a string is at least its length, an array its type and length.
+    // Minimum bytes per element: a string has at least its length, a nested array its type and length.
     let element_bytes = match element {
         0 | 1 | 7 => 1,
         2 | 3 => 2,
@@ -236,7 +237,7 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
     })
 }
 
-/// A tensor entry whose offset still counts from the start of the data, and where the entry stands.
+/// A tensor entry with its position in the file; the tensor's offset is relative to the data section.
 struct Entry {
     info: TensorInfo,
     at: u64,
@@ -282,7 +283,7 @@ fn check_shape(name: &str, dims: &[u64], number: u32) -> Result<(TensorType, u64
     Ok((dtype, bytes))
 }
 
-/// Turns offsets into positions in the file; refuses tensors outside it, misaligned, or on top of each other.
+/// Makes tensor offsets absolute. Refuses tensors that are misaligned, outside the file, or overlapping.
 fn place_tensors(
     entries: Vec<Entry>,
     header_bytes: u64,

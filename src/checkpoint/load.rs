@@ -1,4 +1,4 @@
-//! [`ModelFile`]: an open, checked GGUF file, or one model of several such files.
+//! GGUF models: [`ModelFile`] is an open, checked GGUF file, or a split model of several.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use super::source::Source;
 use super::stored::{PARSED, StoredFile, make_sure, read_error};
 use super::{Checkpoint, Dialect, Fault, Metadata, OpenOptions, TensorInfo, TextSource, WeightsError, gguf};
 
-/// A header is hardly larger.
+/// Upper bound of usual header sizes, for the memory check before parsing.
 const HEADER_BYTES_USUAL: usize = 16 << 20;
-/// Bytes of a file that is not mapped in which its header is looked for first.
+/// First read of a header from a file that is not mapped. The size is quadrupled until the header fits.
 const HEAD_BYTES: usize = 1 << 20;
 
-/// An open model file whose header has been checked from end to end.
+/// An open model file with a fully checked header.
 ///
 /// ```
 /// use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
@@ -32,7 +32,7 @@ pub struct ModelFile {
     files: TensorFiles,
 }
 
-/// One GGUF file, which may be a part of a model.
+/// One GGUF file: a whole model, or one part of a split model.
 pub(super) struct Part {
     pub version: u32,
     pub metadata: Metadata,
@@ -47,7 +47,7 @@ impl Part {
 
     pub fn read(path: &Path, source: Source) -> Result<Part, WeightsError> {
         let header = read_header(path, &source);
-        // One that was written over meanwhile may look like anything.
+        // The change check comes before the parse error: a file overwritten meanwhile can yield any error.
         source.check_unchanged(path)?;
         let gguf::Header { version, metadata, tensors, bytes: header_bytes } = header?;
         make_sure(path, header_bytes.saturating_mul(PARSED))?;
@@ -57,7 +57,7 @@ impl Part {
 }
 
 impl ModelFile {
-    /// One model of its first part and the others, in order: path and metadata are the first one's.
+    /// Joins the parts of a split model, in order. Path and metadata come from the first part.
     pub(super) fn of_parts(
         first: Part,
         others: impl IntoIterator<Item = Part>,
@@ -71,7 +71,7 @@ impl ModelFile {
         Ok(ModelFile { path, version, metadata, dialect: Dialect::gguf(), files })
     }
 
-    /// The GGUF version: 2 or 3.
+    /// GGUF version: 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
@@ -103,12 +103,12 @@ impl Checkpoint for ModelFile {
     }
 }
 
-/// The header, of a file that is not mapped from as many of its first bytes as it takes.
+/// Reads and parses the header. A file that is not mapped is read in growing prefixes until the header fits.
 fn read_header(path: &Path, source: &Source) -> Result<gguf::Header, WeightsError> {
     let len = source.len();
     let mut head = if let Source::Read(_) = source { len.min(HEAD_BYTES) } else { len };
     loop {
-        // Where that is missing, parsing would end the process.
+        // Without this check, an allocation failure in the parser would abort the process.
         make_sure(path, head.min(HEADER_BYTES_USUAL).saturating_mul(PARSED))?;
         let parsed = source.with(0..head, |bytes| {
             make_sure(path, gguf::table_bytes(bytes, len as u64))?;

@@ -1,7 +1,7 @@
-//! Metadata: the typed key-value pairs of a model file, in file order.
+//! Metadata: typed key-value pairs of a model file, in file order.
 //!
-//! Readers ask by type: `None` means that the key is absent, an error that the value has another
-//! type. What the keys mean is not here.
+//! The getters are typed: an absent key is `None`, a value of another type is an error. The meaning of the
+//! keys is defined by their users.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub enum Array {
 }
 
 impl Value {
-    /// The type, as an error says it: "u32", "array of string".
+    /// Name of the type in error messages: "u32", "array of string".
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::U8(_) => "u8",
@@ -89,7 +89,7 @@ impl Value {
 }
 
 impl Array {
-    /// The type, as an error says it: "array of f32".
+    /// Name of the type in error messages: "array of f32".
     pub fn type_name(&self) -> &'static str {
         match self {
             Array::U8(_) => "array of u8",
@@ -108,7 +108,7 @@ impl Array {
         }
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
             Array::U8(v) => v.len(),
@@ -127,15 +127,15 @@ impl Array {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements as u32: `None` if they are no integers, or one does not fit.
+    /// The elements as u32; `None` if they are not integers or one is out of range.
     pub(crate) fn to_u32s(&self) -> Option<Vec<u32>> {
         fn fit<T: Copy + TryInto<u32>>(values: &[T]) -> Option<Vec<u32>> {
-            // Collecting options would find room for them in steps.
+            // Collecting into `Option<Vec<_>>` would lose the size hint and reallocate.
             let mut fitting = Vec::with_capacity(values.len());
             for &value in values {
                 fitting.push(value.try_into().ok()?);
@@ -180,13 +180,13 @@ impl From<&str> for Value {
     }
 }
 
-/// The key-value pairs of a file, in file order; keys are unique.
+/// Key-value pairs of a file, in file order, with unique keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     file: PathBuf,
     entries: Vec<(String, Value)>,
     index: HashMap<String, usize>,
-    /// What the file calls keys that it has under other names.
+    /// Original names of keys that the file has under another name.
     names: HashMap<String, String>,
 }
 
@@ -195,7 +195,7 @@ impl Metadata {
         Metadata { file: file.to_owned(), ..Metadata::default() }
     }
 
-    /// Adds an entry; gives back the key if it is there already.
+    /// Adds an entry. Fails with the key if it already exists.
     pub(super) fn insert(&mut self, key: String, value: Value) -> Result<(), String> {
         if self.index.contains_key(&key) {
             return Err(key);
@@ -205,7 +205,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds an entry that the file has under another name, or replaces it.
+    /// Adds or replaces an entry; `name` is its key in the file.
     #[cfg(feature = "safetensors")]
     pub(super) fn insert_named(&mut self, key: String, value: Value, name: String) {
         self.names.insert(key.clone(), name);
@@ -218,22 +218,22 @@ impl Metadata {
         }
     }
 
-    /// What the file calls a key.
+    /// The name of a key in the file, for error messages.
     pub fn name_of<'k>(&'k self, key: &'k str) -> &'k str {
         self.names.get(key).map_or(key, String::as_str)
     }
 
-    /// The file that the values come from, as errors name it.
+    /// The source file of the values, for error messages.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -243,31 +243,31 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The value of `key`, whatever its type.
+    /// The value of `key`, of any type.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).and_then(|&index| self.entries.get(index)).map(|(_, value)| value)
     }
 
-    /// An integer of any width that fits a u32.
+    /// An integer of any width, converted to u32.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no integer, or does not fit.
+    /// [`WeightsError::Type`] if the value is not an integer, or is out of range.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, WeightsError> {
         self.read(key, "an integer that fits u32", |value| value.integer()?.try_into().ok())
     }
 
-    /// An integer of any width that fits a u64.
+    /// An integer of any width, converted to u64.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no integer, or does not fit.
+    /// [`WeightsError::Type`] if the value is not an integer, or is out of range.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, WeightsError> {
         self.read(key, "an integer that fits u64", |value| value.integer()?.try_into().ok())
     }
 
-    /// A float of either width, narrowed to f32.
+    /// An f32 or f64 value, narrowed to f32.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no float.
+    /// [`WeightsError::Type`] if the value is not a float.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, WeightsError> {
         self.read(key, "f32", |value| match *value {
             Value::F32(v) => Some(v),
@@ -279,7 +279,7 @@ impl Metadata {
     /// A boolean.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no boolean.
+    /// [`WeightsError::Type`] if the value is not a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, WeightsError> {
         self.read(key, "bool", |value| match *value {
             Value::Bool(v) => Some(v),
@@ -290,7 +290,7 @@ impl Metadata {
     /// A string.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no string.
+    /// [`WeightsError::Type`] if the value is not a string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, WeightsError> {
         self.read(key, "string", |value| match value {
             Value::String(v) => Some(v.as_str()),
@@ -301,7 +301,7 @@ impl Metadata {
     /// An array of strings.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no array of strings.
+    /// [`WeightsError::Type`] if the value is not an array of strings.
     pub fn strings(&self, key: &str) -> Result<Option<&Strings>, WeightsError> {
         self.read(key, "array of string", |value| match value {
             Value::Array(Array::String(v)) => Some(v),
@@ -309,10 +309,10 @@ impl Metadata {
         })
     }
 
-    /// An array of integers of any width, each of which fits a u32.
+    /// An array of integers of any width, converted to u32.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no array of integers, or one does not fit.
+    /// [`WeightsError::Type`] if the value is not an array of integers, or an element is out of range.
     pub fn u32s(&self, key: &str) -> Result<Option<Vec<u32>>, WeightsError> {
         self.read(key, "array of integers that fit u32", |value| match value {
             Value::Array(array) => array.to_u32s(),
@@ -320,10 +320,10 @@ impl Metadata {
         })
     }
 
-    /// An array of floats of either width, narrowed to f32.
+    /// An array of f32 or f64 values, narrowed to f32.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no array of floats.
+    /// [`WeightsError::Type`] if the value is not an array of floats.
     pub fn f32s(&self, key: &str) -> Result<Option<Vec<f32>>, WeightsError> {
         self.read(key, "array of f32", |value| match value {
             Value::Array(Array::F32(v)) => Some(v.clone()),
@@ -335,7 +335,7 @@ impl Metadata {
     /// An array of booleans.
     ///
     /// # Errors
-    /// [`WeightsError::Type`] if the value is no array of booleans.
+    /// [`WeightsError::Type`] if the value is not an array of booleans.
     pub fn bools(&self, key: &str) -> Result<Option<&[bool]>, WeightsError> {
         self.read(key, "array of bool", |value| match value {
             Value::Array(Array::Bool(v)) => Some(v.as_slice()),
@@ -359,12 +359,12 @@ impl Metadata {
     }
 }
 
-/// Metadata made in memory, of no file; the first of two equal keys is kept.
+/// Metadata built in memory, without a file. Of duplicate keys the first is kept.
 impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Metadata {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut metadata = Metadata::new(Path::new("(memory)"));
         for (key, value) in entries {
-            // The error is the second of two equal keys, which is dropped as documented.
+            // An error is a duplicate key, which is dropped as documented.
             let _ = metadata.insert(key.into(), value.into());
         }
         metadata

@@ -1,16 +1,20 @@
-//! Checkpoints: what weights are read from. A GGUF file ([`ModelFile`]), or a Hugging Face folder
-//! (`ModelFolder`, feature `safetensors`), checked from end to end when it is opened.
+//! Checkpoints: weights and metadata of a model, as a GGUF file ([`ModelFile`]) or a Hugging Face folder
+//! (`ModelFolder`, feature `safetensors`). The header is fully checked on open.
 //!
-//! Nothing in a file is trusted: every count, length, offset and product is checked before it is
-//! used, allocations are bounded by the file's size, and every refusal is a [`WeightsError`] that
-//! names the file, the place, what was expected and what was found. A checkpoint that is open has its
-//! tensors inside its files, each of a type that can be read.
+//! Files are untrusted input: every count, length, offset and product is checked before use, and allocations
+//! are bounded by the file's size. A [`WeightsError`] names the file, the position, the expected and the
+//! found value. In an open checkpoint every tensor lies inside its file and has a supported type.
 //!
-//! Reading order: `role` (what tensors are to a model, and their names), `stored` and `files` (files, and the table of
-//! tensors), `metadata` (typed values, `strings` among them), `tensor` (types and shapes), `gguf`, `load` and `split`
-//! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `scales` (those
-//! that are tensors of their own), `stack` (tensors that are read as one), `source` (mapped or read), `write` (GGUF).
-//! The block formats themselves are in [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
+//! Reading order:
+//! - `role`: roles of tensors in a model, and their names;
+//! - `stored` and `files`: one file, and the tensor table over all files;
+//! - `metadata` and `strings`: typed values; `tensor`: types and shapes;
+//! - `gguf`, `load` and `split`: GGUF files, also in parts; `folder`: Hugging Face folders;
+//! - `rows`: tensors as canonical matrices; `scales`: separate scale tensors of FP8 and NVFP4; `stack`:
+//!   per-expert tensors joined into one;
+//! - `source`: mapped or buffered reads; `write`: the GGUF writer; `error`, `fault` and `shown`: error texts.
+//!
+//! Block formats are in [`crate::quant`]. Hyperparameters and tokenizer keys are interpreted by their users.
 
 mod error;
 mod fault;
@@ -60,43 +64,44 @@ pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};
 pub use write::{GgufWriter, WriteError};
 
-/// A model's weights and what is written about them. Any thread may read; tensors are found by the names that
-/// its [`Dialect`] has for their roles.
+/// Weights and metadata of a model, shared between threads. Its [`Dialect`] maps roles to tensor names.
 pub trait Checkpoint: Sync {
-    /// What it is: "GGUF version 3".
+    /// Name of the format: "GGUF version 3".
     fn format(&self) -> String;
 
-    /// The path that errors name; of a model in several files the first one's, or their folder.
+    /// Path for error messages: the file, the first part of a split model, or the folder.
     fn path(&self) -> &Path;
 
-    /// Hyperparameters and what else is said of the model, under the keys of the GGUF convention.
+    /// Hyperparameters and other metadata, under GGUF keys.
     fn metadata(&self) -> &Metadata;
 
-    /// What tensors are called, and what is stored otherwise than a graph reads it.
+    /// Tensor names and storage conventions.
     fn dialect(&self) -> &Dialect;
 
-    /// Where the tokenizer and the chat template are.
+    /// Location of the tokenizer and the chat template.
     fn text(&self) -> TextSource<'_>;
 
-    /// The files, and the tensors in them.
+    /// The files and their tensor table.
     fn files(&self) -> &TensorFiles;
 
-    /// All tensors, one file behind the other.
+    /// All tensors, in file order.
     fn tensors(&self) -> &[TensorInfo] {
         self.files().tensors()
     }
 
-    /// The entry of the tensor called `name`.
+    /// The table entry for `name`.
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.files().tensor(name)
     }
 
-    /// The tensor called `name` as a canonical matrix that is yet to be decoded.
+    /// A lazy view of the tensor `name` as a canonical matrix: nothing is decoded yet.
     ///
-    /// A tensor of one dimension is one row; of a tensor of three, which stacks matrices, all rows follow each other.
+    /// A tensor of one dimension is one row. A tensor of three dimensions is a stack of matrices with
+    /// contiguous rows.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than three dimensions above 1.
+    /// [`WeightsError::Missing`] for an unknown name; [`WeightsError::Shape`] for more than three dimensions
+    /// above 1.
     fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
         let (file, info) = self.files().find(name).ok_or_else(|| self.missing(name))?;
         if info.dims.iter().skip(3).any(|&dim| dim != 1) {
@@ -106,11 +111,11 @@ pub trait Checkpoint: Sync {
         Ok(TensorRows::new(file, info, files.scales(name), files.members(name)))
     }
 
-    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
-    /// thread decodes.
+    /// Decodes the tensor `name` into a canonical matrix on the current thread: quantised types become codes,
+    /// floats keep their type.
     ///
     /// # Errors
-    /// As [`Checkpoint::rows`] and [`TensorRows::read`].
+    /// Those of [`Checkpoint::rows`] and [`TensorRows::read`].
     fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
         let rows = self.rows(name)?;
         let mut matrix = WeightMatrix::default();
@@ -118,10 +123,10 @@ pub trait Checkpoint: Sync {
         Ok(matrix)
     }
 
-    /// The one row of the tensor called `name`, of any type, widened to f32.
+    /// The single row of the tensor `name`, of any type, widened to f32.
     ///
     /// # Errors
-    /// As [`Checkpoint::matrix`]; [`WeightsError::Shape`] if it has more than one row.
+    /// Those of [`Checkpoint::matrix`]; [`WeightsError::Shape`] for more than one row.
     fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let (file, info) = self.files().find(name).ok_or_else(|| self.missing(name))?;
         if info.rows() != 1 {
@@ -133,74 +138,74 @@ pub trait Checkpoint: Sync {
         Ok(values)
     }
 
-    /// The error of a tensor that is not there.
+    /// The error for an unknown tensor name.
     fn missing(&self, name: &str) -> WeightsError {
         WeightsError::Missing { file: self.path().to_owned(), tensor: name.to_owned() }
     }
 
-    /// Asks the system to read the tensor's pages ahead of use. Nothing happens for a name that is not there.
+    /// Prefetches the tensor's pages. Unknown names are ignored.
     fn prefetch(&self, name: &str) {
         self.files().prefetch(name);
     }
 
-    /// Gives the tensor's pages back to the system, and those around it, which came with them; they are read
-    /// again when next used. Nothing happens for a file that is not mapped, or a name that is not there.
+    /// Releases the tensor's pages and those read around them; the next access reads them again. No effect
+    /// for files that are not mapped and for unknown names.
     fn release(&self, name: &str) {
         self.files().release(name);
     }
 
-    /// Bytes of all files.
+    /// Total bytes of all files.
     fn file_bytes(&self) -> u64 {
         self.files().bytes()
     }
 
-    /// Whether files are mapped ([`OpenOptions::mmap`]).
+    /// Whether the files are memory-mapped ([`OpenOptions::mmap`]).
     fn is_mapped(&self) -> bool {
         self.files().is_mapped()
     }
 
-    /// When the newest of the files had last been changed when it was opened; none of bytes in memory, or where
-    /// the system does not say.
+    /// The latest modification time among the files, as of their opening; `None` for bytes in memory, or if
+    /// the system has no such time.
     fn modified(&self) -> Option<SystemTime> {
         self.files().modified()
     }
 
-    /// Checks that each file is as long as when it was opened, and was not written since. What was read of it
-    /// before is one file's content then.
+    /// Checks that no file changed its length or modification time since it was opened. All reads before a
+    /// successful check come from the same content.
     ///
     /// # Errors
-    /// [`WeightsError::Changed`]; [`WeightsError::Io`] if the system does not say.
+    /// [`WeightsError::Changed`]; [`WeightsError::Io`] if the file's metadata cannot be read.
     fn check_unchanged(&self) -> Result<(), WeightsError> {
         self.files().check_unchanged()
     }
 
-    /// A hash that tells models apart: BLAKE3 of all that describes the tensors, of the files' length, and of
-    /// 1 KiB from the start, the middle and the end of each tensor. Cheap, and no proof against someone who
-    /// means to deceive.
+    /// A hash that identifies the model: BLAKE3 of the headers and documents, the total length of the files,
+    /// and 1 KiB from the start, the middle and the end of each tensor. It is cheap, but does not detect
+    /// deliberate manipulation.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] if a file cannot be read, [`WeightsError::Changed`] if it is shorter than it was.
+    /// [`WeightsError::Io`] if a file cannot be read, [`WeightsError::Changed`] if it was truncated.
     fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
         self.files().fingerprint()
     }
 }
 
-/// Where a checkpoint has its tokenizer and its chat template.
+/// Location of a checkpoint's tokenizer and chat template.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum TextSource<'c> {
-    /// In keys that begin with `tokenizer.`.
+    /// Metadata keys that begin with `tokenizer.`.
     Metadata(&'c Metadata),
-    /// In documents beside the weights.
+    /// Documents in the same folder as the weights.
     #[cfg(feature = "safetensors")]
     Documents(&'c Documents),
 }
 
-/// Opens the checkpoint at `path`: a GGUF file (of a model in several files any), or a Hugging Face folder, which
-/// its `config.json` and its safetensors files stand for, too.
+/// Opens the checkpoint at `path`: a GGUF file (any part of a split model), or a Hugging Face folder. A path
+/// to the folder's `config.json`, its index or one of its safetensors files opens the folder.
 ///
 /// # Errors
-/// [`WeightsError`] names the file, and says what is wrong with it.
+/// [`WeightsError`] names the file and the defect.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoint>, WeightsError> {
     match folder_of(path) {
         Some(folder) => open_folder(path, folder, options),
@@ -208,7 +213,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoint>, W
     }
 }
 
-/// The folder that a path stands for; none for a GGUF file.
+/// The Hugging Face folder of a path; `None` for a GGUF file.
 fn folder_of(path: &Path) -> Option<&Path> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let in_folder =
@@ -225,7 +230,7 @@ fn open_folder(
     folder: &Path,
     options: &OpenOptions,
 ) -> Result<Box<dyn Checkpoint>, WeightsError> {
-    // Paths below are compared with this one, so the folder is as it is written there.
+    // The path is joined, not canonicalised, so that it compares equal to the shard paths of the folder.
     let weights = path.file_name().filter(|name| name.to_string_lossy().ends_with(".safetensors"));
     let weights = weights.filter(|_| path != folder).map(|name| folder.join(name));
     Ok(Box::new(ModelFolder::open_with(folder, weights.as_deref(), options)?))

@@ -1,22 +1,23 @@
-//! What a tensor is to a model, and what a format calls it.
+//! Tensor roles and their names: [`Role`] is the function of a weight in a model, [`Dialect`] the naming
+//! scheme of a checkpoint.
 //!
-//! A model knows a weight by its [`Role`]. A [`Dialect`] gives the name that the checkpoint has for it, and says
-//! what the format stores otherwise than the graph computes with it.
+//! Models address weights by role. The dialect also describes storage conventions that differ from the
+//! graph's, such as the row order of rotary embeddings.
 
-/// What a weight is to a model.
+/// The function of a weight in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The table of token embeddings.
+    /// Token embedding table.
     TokenEmbedding,
-    /// The norm before the head.
+    /// Final norm, before the output projection.
     OutputNorm,
-    /// From the last row to logits; models without one use the table of embeddings.
+    /// Output projection (`lm_head`). Models without one use the token embeddings.
     Head,
-    /// A part of a layer.
+    /// A weight of a layer.
     Layer {
-        /// The layer, from 0.
+        /// Layer index, from 0.
         index: usize,
-        /// What it is there.
+        /// The weight within the layer.
         part: Part,
     },
 }
@@ -24,74 +25,74 @@ pub enum Role {
 /// A weight within a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// The norm before attention.
+    /// Norm before attention.
     AttentionNorm,
-    /// Queries.
+    /// Query projection.
     Query,
-    /// Keys.
+    /// Key projection.
     Key,
-    /// Values.
+    /// Value projection.
     Value,
-    /// Queries, keys and values in one matrix, in this order.
+    /// Fused query, key and value projection, in this order.
     QueryKeyValue,
-    /// The norm of queries.
+    /// Norm of the queries.
     QueryNorm,
-    /// The norm of keys.
+    /// Norm of the keys.
     KeyNorm,
-    /// What attention yields, back to the residual stream.
+    /// Attention output projection.
     AttentionOutput,
-    /// The norm behind attention, before it is added.
+    /// Norm after attention, before the residual addition.
     AttentionOutputNorm,
-    /// The norm before the MLP.
+    /// Norm before the MLP.
     MlpNorm,
-    /// The gate of the MLP.
+    /// Gate projection of the MLP.
     Gate,
-    /// What the gate multiplies.
+    /// Up projection of the MLP.
     Up,
-    /// The gate and what it multiplies in one matrix, in this order.
+    /// Fused gate and up projection, in this order.
     GateUp,
-    /// Back to the residual stream.
+    /// Down projection of the MLP.
     Down,
-    /// The logits of experts.
+    /// Expert router.
     Router,
-    /// The gates of all experts.
+    /// Gate projections of all experts, stacked.
     GateExperts,
-    /// What they multiply, of all experts.
+    /// Up projections of all experts, stacked.
     UpExperts,
-    /// Back to the residual stream, of all experts.
+    /// Down projections of all experts, stacked.
     DownExperts,
-    /// The norm behind the MLP, before it is added.
+    /// Norm after the MLP, before the residual addition.
     MlpOutputNorm,
 }
 
-/// The order of a matrix's rows that make queries and keys.
+/// Row order of the query and key projections within a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotaryRows {
-    /// As the family's converter writes them.
+    /// The order that the family's GGUF converter writes.
     OfFamily,
-    /// The first half of a head turns with the second.
+    /// NeoX order: element i rotates with element i + rotary_dim / 2.
     Halves,
 }
 
-/// Names and conventions of a checkpoint.
+/// Naming scheme and storage conventions of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dialect {
-    /// Before every name but the head's.
+    /// Prefix of all names but the output projection's.
     body: &'static str,
     head: &'static str,
     names: &'static Names,
 }
 
-/// The names of a format, without `.weight` and `.bias`, and what it stores otherwise than a graph reads it.
+/// Tensor names of a format, without `.weight` and `.bias`, and its storage conventions.
 #[derive(Debug, PartialEq)]
 pub(super) struct Names {
     token_embedding: &'static str,
     output_norm: &'static str,
-    /// Before a layer's number.
+    /// Prefix of the layer number.
     layers: &'static str,
     parts: [(Part, &'static str); 19],
     rotary_rows: RotaryRows,
-    /// Added to the weights of all norms.
+    /// Offset added to the weights of all norms.
     norm_offset: f32,
 }
 
@@ -112,7 +113,7 @@ static GGUF: Names = Names {
         (Part::MlpNorm, "ffn_norm"),
         (Part::Gate, "ffn_gate"),
         (Part::Up, "ffn_up"),
-        // With twice the rows where there is no gate beside it.
+        // If fused, `ffn_up` has twice the rows and there is no `ffn_gate`.
         (Part::GateUp, "ffn_up"),
         (Part::Down, "ffn_down"),
         (Part::MlpOutputNorm, "post_ffw_norm"),
@@ -125,10 +126,10 @@ static GGUF: Names = Names {
     norm_offset: 0.0,
 };
 
-/// The names of transformers' decoders.
+/// Tensor names of the decoders in transformers.
 #[cfg(feature = "safetensors")]
 impl Names {
-    /// Of families that norm before attention and before the MLP.
+    /// Pre-norm families: norms before attention and before the MLP.
     pub const LLAMA: Names = Names {
         token_embedding: "embed_tokens",
         output_norm: "norm",
@@ -150,7 +151,7 @@ impl Names {
             (Part::Down, "mlp.down_proj"),
             (Part::MlpOutputNorm, "post_feedforward_layernorm"),
             (Part::Router, "mlp.gate"),
-            // Each expert has a number before the last part; `stack` leaves it out.
+            // Each expert has its number before the last component; `stack` removes it.
             (Part::GateExperts, "mlp.experts.gate_proj"),
             (Part::UpExperts, "mlp.experts.up_proj"),
             (Part::DownExperts, "mlp.experts.down_proj"),
@@ -158,25 +159,26 @@ impl Names {
         rotary_rows: RotaryRows::Halves,
         norm_offset: 0.0,
     };
-    /// Norms behind them alone.
+    /// Post-norm only: norms after attention and after the MLP.
     pub const OLMO2: Names =
         Names::LLAMA.with(Part::MlpNorm, "").with(Part::AttentionOutputNorm, "post_attention_layernorm");
-    /// Norms multiply by one more than their weights.
+    /// Norms multiply by 1 + weight.
     pub const GEMMA: Names = Names { norm_offset: 1.0, ..Names::LLAMA };
-    /// And stand behind attention and MLP, too. Of two norms of one name in other families one is another here.
+    /// Sandwich norms. `post_attention_layernorm` is the norm *after* attention here; in Llama that name is
+    /// the norm before the MLP.
     pub const GEMMA2: Names = Names::GEMMA
         .with(Part::MlpNorm, "pre_feedforward_layernorm")
         .with(Part::AttentionOutputNorm, "post_attention_layernorm");
-    /// Neighbours turn together, as in GGUF.
+    /// Interleaved rotary pairs (neighbours rotate together), as in GGUF.
     pub const COHERE: Names = Names { rotary_rows: RotaryRows::OfFamily, ..Names::LLAMA };
-    /// And norms stand behind attention and MLP, too, by names of their own.
+    /// Sandwich norms under GLM's own names.
     pub const GLM4: Names = Names::COHERE
         .with(Part::AttentionOutputNorm, "post_self_attn_layernorm")
         .with(Part::MlpOutputNorm, "post_mlp_layernorm");
-    /// An MLP without a gate.
+    /// MLP without a gate.
     pub const STARCODER2: Names = Names::LLAMA.with(Part::Up, "mlp.c_fc").with(Part::Down, "mlp.c_proj");
 
-    /// These names with another one for a part.
+    /// A copy of the names with one part renamed.
     const fn with(mut self, part: Part, name: &'static str) -> Names {
         let mut at = 0;
         while at < self.parts.len() {
@@ -190,23 +192,23 @@ impl Names {
 }
 
 impl Dialect {
-    /// Files of GGUF.
+    /// The naming scheme of GGUF.
     pub fn gguf() -> Dialect {
         Dialect { body: "", head: "output", names: &GGUF }
     }
 
-    /// Hugging Face folders, whose names begin with `body`.
+    /// A Hugging Face naming scheme with the prefix `body`.
     #[cfg(feature = "safetensors")]
     pub(super) fn hugging_face(body: &'static str, head: &'static str, names: &'static Names) -> Dialect {
         Dialect { body, head, names }
     }
 
-    /// The name of a weight.
+    /// Name of a weight tensor.
     pub fn weight(&self, role: Role) -> String {
         format!("{}.weight", self.stem(role))
     }
 
-    /// The name of a bias.
+    /// Name of a bias tensor.
     pub fn bias(&self, role: Role) -> String {
         format!("{}.bias", self.stem(role))
     }
@@ -225,25 +227,25 @@ impl Dialect {
         }
     }
 
-    /// The layer that a tensor is a part of, and the rest of its name.
+    /// The layer index in a tensor name, and the rest of the name.
     pub fn layer_of<'n>(&self, name: &'n str) -> Option<(usize, &'n str)> {
         let rest = name.strip_prefix(self.body)?.strip_prefix(self.names.layers)?;
         let (index, part) = rest.split_once('.')?;
         Some((index.parse().ok()?, part))
     }
 
-    /// Whether this is the name of a part of some layer.
+    /// Whether `name` is the weight of `part` in some layer.
     pub fn is_part(&self, name: &str, part: Part) -> bool {
         self.layer_of(name).is_some_and(|(index, _)| name == self.weight(Role::Layer { index, part }))
     }
 
-    /// The order of the rows that make queries and keys.
+    /// Row order of the query and key projections.
     pub fn rotary_rows(&self) -> RotaryRows {
         self.names.rotary_rows
     }
 
-    /// What is added to the vector called `name` before the graph multiplies by it: Gemma's norms multiply by one
-    /// more than Hugging Face's folders say.
+    /// Offset to add to the vector `name` before use. Gemma's norms multiply by 1 + weight: Hugging Face
+    /// folders store the weight, GGUF the sum.
     pub fn offset(&self, name: &str) -> f32 {
         if name.ends_with(".bias") { 0.0 } else { self.names.norm_offset }
     }

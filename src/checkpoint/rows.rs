@@ -1,4 +1,4 @@
-//! [`TensorRows`]: a tensor as a canonical matrix that is decoded a block of rows at a time.
+//! Lazy tensors: [`TensorRows`] is a canonical matrix decoded a block of rows at a time.
 
 use std::ops::Range;
 
@@ -13,20 +13,20 @@ use super::stack::{Member, pieces};
 use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, TensorType, WeightsError};
 
-/// A tensor of a file as a canonical matrix: quantised types as codes, floats as they are. Nothing is
-/// decoded before [`TensorRows::read`].
+/// A tensor of a file, seen as a canonical matrix: quantised types become codes, floats keep their type.
+/// Nothing is decoded before [`TensorRows::read`].
 #[derive(Clone, Copy)]
 pub struct TensorRows<'f> {
     file: &'f StoredFile,
     info: &'f TensorInfo,
-    /// Of 8-bit and 4-bit floats.
+    /// Scales of an FP8 or NVFP4 tensor.
     scales: Option<&'f Scales>,
-    /// The tensors that it is a stack of; none of a tensor that a file has.
+    /// Members of a stack; empty for a plain tensor.
     members: &'f [Member],
 }
 
 impl<'f> TensorRows<'f> {
-    /// A tensor of one to three dimensions above 1.
+    /// A tensor with at most three dimensions above 1.
     pub(super) fn new(
         file: &'f StoredFile,
         info: &'f TensorInfo,
@@ -45,17 +45,17 @@ impl<'f> TensorRows<'f> {
         &self.info.name
     }
 
-    /// Output features: 1 for a tensor of one dimension.
+    /// Number of rows (output features): 1 for a tensor of one dimension.
     pub fn rows(&self) -> usize {
         self.info.rows()
     }
 
-    /// Input features.
+    /// Number of columns (input features).
     pub fn cols(&self) -> usize {
         self.info.cols()
     }
 
-    /// What the canonical matrix stores.
+    /// Element format of the canonical matrix.
     pub fn form(&self) -> MatrixForm {
         if let Some(first) = self.members.first() {
             return TensorRows::of(first).form();
@@ -73,20 +73,20 @@ impl<'f> TensorRows<'f> {
         }
     }
 
-    /// Bytes of one row in the file.
+    /// Bytes per row in the file.
     pub fn row_bytes(&self) -> usize {
         self.cols() / self.info.dtype.block_len() * self.info.dtype.block_bytes()
     }
 
-    /// Makes `into` some rows of the tensor, in the memory that it has if that is enough. Threads may read
-    /// at once.
+    /// Decodes `rows` into `into` and reuses its memory if that suffices. Reads from several threads
+    /// may run at once.
     ///
     /// # Errors
     /// [`WeightsError::Tensor`] if a scale or a float is not finite, [`WeightsError::Io`] if the file cannot
-    /// be read, [`WeightsError::Changed`] if it is shorter than it was.
+    /// be read, [`WeightsError::Changed`] if it was truncated.
     ///
     /// # Panics
-    /// If the tensor has no such rows.
+    /// If `rows` is out of range.
     pub fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), WeightsError> {
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
         match self.members {
@@ -95,7 +95,7 @@ impl<'f> TensorRows<'f> {
         }
     }
 
-    /// Of a stack: rows of one member as they come, those of several put together.
+    /// Reads rows of a stack: within one member directly, across members piece by piece.
     fn read_members(
         &self,
         pieces: impl Iterator<Item = (&'f Member, Range<usize>)>,
@@ -126,15 +126,15 @@ impl<'f> TensorRows<'f> {
             self.file.with(self.bytes(&rows), |bytes| match (into, block_format(self.info.dtype)) {
                 (WeightMatrix::Quant(matrix), Some(format)) => (format.decode)(bytes, matrix),
                 (WeightMatrix::Dense(matrix), _) => fill_dense(matrix, bytes),
-                // A tensor without scales is not in the table.
+                // Tensors without scales are rejected on open, so the default is never used.
                 (WeightMatrix::Quant(matrix), None) => scales
                     .map_or(Ok(()), |scales| scaled::fill(matrix, bytes, |row, group| scales.at(row, group))),
             });
         decoded?.map_err(refused)
     }
 
-    /// Gives the rows' pages back to the system. [`Checkpoint::release`](super::Checkpoint::release) does the whole
-    /// tensor's, and those around it.
+    /// Releases the pages of `rows`. [`Checkpoint::release`](super::Checkpoint::release) releases the whole
+    /// tensor and the pages around it.
     pub fn release(&self, rows: Range<usize>) {
         match self.members {
             [] => self.file.release(self.bytes(&rows)),
@@ -142,14 +142,14 @@ impl<'f> TensorRows<'f> {
         }
     }
 
-    /// Where rows lie in the file.
+    /// Byte range of `rows` in the file.
     fn bytes(&self, rows: &Range<usize>) -> Range<usize> {
         let start = self.info.offset as usize;
         start + rows.start * self.row_bytes()..start + rows.end * self.row_bytes()
     }
 }
 
-/// How the blocks of a type are decoded; none for types without.
+/// The block format of a type; `None` for types without blocks.
 fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
     Some(match dtype {
         TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,

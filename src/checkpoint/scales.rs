@@ -1,4 +1,4 @@
-//! Scales that are a tensor of their own, beside one of 8-bit or 4-bit floats: what shares one, and those of some rows.
+//! Separate scale tensors of FP8 and NVFP4 weights: their granularity, and the scales of a range of rows.
 
 use std::ops::Range;
 
@@ -7,27 +7,27 @@ use half::{bf16, f16};
 use super::{TensorInfo, TensorType};
 use crate::quant::{e4m3, is_e4m3_number};
 
-/// Rows and columns of a block.
+/// Rows and columns per FP8 block.
 pub(super) const BLOCK: usize = 128;
 
-/// Columns of a group of 4-bit floats.
+/// Columns per NVFP4 group.
 pub(super) const GROUP: usize = 16;
 
-/// What shares a scale.
+/// Granularity of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// All of the tensor.
+    /// Per tensor.
     Tensor,
-    /// A row.
+    /// Per row.
     Row,
-    /// 128 rows by 128 columns, fewer at the ends.
+    /// Per block of 128 x 128, smaller at the edges.
     Block,
-    /// 16 columns of a row, fewer at the end.
+    /// Per 16 columns of a row, fewer at the end.
     Group,
 }
 
 impl Spread {
-    /// The shape of the scales of a matrix, rows first.
+    /// Shape of the scales for a matrix of `[rows, cols]`, rows first.
     pub fn shape(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
         match self {
             Spread::Tensor => [1, 1],
@@ -37,7 +37,7 @@ impl Spread {
         }
     }
 
-    /// Columns that share a scale.
+    /// Number of columns that share a scale.
     pub fn group(self, cols: usize) -> usize {
         match self {
             Spread::Tensor | Spread::Row => cols,
@@ -46,7 +46,7 @@ impl Spread {
         }
     }
 
-    /// The row of the scales that a row of the matrix has.
+    /// Row of the scale tensor for a row of the matrix.
     fn row(self, row: usize) -> usize {
         match self {
             Spread::Tensor => 0,
@@ -56,18 +56,18 @@ impl Spread {
     }
 }
 
-/// The scales of some rows of a tensor.
+/// Scales of a range of rows.
 pub(super) struct RowScales {
     values: Vec<f32>,
     spread: Spread,
-    /// The first of the rows.
+    /// First row of the range.
     first: usize,
-    /// Scales of a row.
+    /// Scales per row.
     width: usize,
 }
 
 impl RowScales {
-    /// Where the scales of some rows lie in the file of `scales`, which has the shape of the spread.
+    /// Byte range of the scales of `rows` in the file of `scales`, whose shape is `spread.shape()`.
     pub fn place(scales: &TensorInfo, spread: Spread, rows: &Range<usize>) -> Range<usize> {
         let row_bytes = width(scales, spread) * scales.dtype.block_bytes();
         let (first, last) = (spread.row(rows.start), spread.row(rows.end.saturating_sub(1)));
@@ -75,7 +75,7 @@ impl RowScales {
         start + first * row_bytes..start + (last + 1) * row_bytes
     }
 
-    /// What lies there, times `factor`.
+    /// Decodes `bytes`, read from [`RowScales::place`], and multiplies by `factor`.
     pub fn new(
         scales: &TensorInfo,
         spread: Spread,
@@ -88,15 +88,15 @@ impl RowScales {
         RowScales { values, spread, first: rows.start, width: width(scales, spread) }
     }
 
-    /// The scale of a row, counted from the first of them, and of a group of columns.
+    /// The scale of `row`, relative to the first row, and of column group `group`.
     pub fn at(&self, row: usize, group: usize) -> f32 {
         let line = self.spread.row(self.first + row) - self.spread.row(self.first);
-        // As many were read as the rows have.
+        // In range: [`RowScales::place`] covers all rows. NaN is refused by the decoder.
         self.values.get(line * self.width + group).copied().unwrap_or(f32::NAN)
     }
 }
 
-/// Scales of a row. Those of one column may have one dimension.
+/// Scales per row. Per-row and per-tensor scales may be one-dimensional.
 fn width(scales: &TensorInfo, spread: Spread) -> usize {
     if matches!(spread, Spread::Block | Spread::Group) { scales.cols() } else { 1 }
 }
@@ -114,7 +114,7 @@ fn widen(dtype: TensorType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// The value of a scale of eight bits.
+/// Value of an E4M3 scale; NaN for a NaN code.
 fn eight_bits(code: u8) -> f32 {
     if is_e4m3_number(code) { 256.0 * e4m3(code).to_f32() } else { f32::NAN }
 }

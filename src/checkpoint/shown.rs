@@ -1,16 +1,16 @@
-//! Text from files as errors show it: in one line, without control characters, and never long.
+//! Sanitised text for error messages: one line, no control characters, bounded length.
 
 use std::path::Path;
 
-/// Characters of a name or a value that a message shows.
+/// Maximum characters of a name or value in a message.
 const CHARS: usize = 72;
-/// Characters of a message that was not made here.
+/// Maximum characters of a message from another library.
 #[cfg(feature = "text")]
 const LINE_CHARS: usize = 300;
-/// Characters of a path that a message shows: its end, where the file's name is.
+/// Maximum characters of a path in a message; the end is kept, with the file name.
 const PATH_CHARS: usize = 96;
 
-/// The beginning of a text.
+/// A text, cut after the first [`CHARS`] characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(CHARS).map(printable).collect();
     if text.chars().nth(CHARS).is_some() {
@@ -19,13 +19,13 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// A whole text in one line, as far as a message goes.
+/// A text as one line, cut after [`LINE_CHARS`] characters.
 #[cfg(feature = "text")]
 pub(crate) fn shown_line(text: &str) -> String {
     text.chars().take(LINE_CHARS).map(printable).collect()
 }
 
-/// The end of a path.
+/// A path, cut to its last [`PATH_CHARS`] characters.
 pub(crate) fn shown_path(path: &Path) -> String {
     let text = path.to_string_lossy();
     let skipped = text.chars().count().saturating_sub(PATH_CHARS);
@@ -33,19 +33,19 @@ pub(crate) fn shown_path(path: &Path) -> String {
     if skipped == 0 { end.collect() } else { std::iter::once('…').chain(end).collect() }
 }
 
-/// The beginning of what should have been text.
+/// Bytes escaped as ASCII, cut like [`shown`].
 pub(super) fn shown_bytes(bytes: &[u8]) -> String {
     shown(&bytes.iter().take(CHARS).copied().collect::<Vec<u8>>().escape_ascii().to_string())
 }
 
-/// A character that leaves a terminal's line as it is.
+/// Replaces control characters and bidirectional marks by U+FFFD.
 fn printable(c: char) -> char {
-    // The marks turn the direction of the text behind them.
+    // Bidirectional marks and line separators would reorder or break the rest of the line.
     let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if c.is_control() || turns { '\u{fffd}' } else { c }
 }
 
-/// The file name of a part, numbered from 1, of a model called `name`.
+/// File name of part `part` (from 1) of a split model.
 pub(super) fn part_name(name: &str, part: u64, count: u64) -> String {
     format!("{name}-{part:05}-of-{count:05}.gguf")
 }

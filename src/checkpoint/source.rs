@@ -1,5 +1,4 @@
-//! Where a file's bytes are: mapped, in memory, or read where they are asked for. The only file here with
-//! unsafe code.
+//! Byte sources: memory-mapped, owned or read on demand. The only file of this folder with unsafe code.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -13,45 +12,45 @@ use memmap2::Mmap;
 use super::WeightsError;
 use crate::file::{ReadAt, open_regular};
 
-/// Buffers above this are not kept for the next read.
+/// Larger buffers are freed after use instead of being kept for the next read.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// How a file is opened.
+/// Options for opening a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Map files; without it they are read, which is the default. The model's file is mapped while it is loaded,
-    /// a file of packed weights for as long as these are used. That loads packed weights faster, and processes share their memory.
+    /// Memory-map files instead of reading them. Default: false. The model file is mapped during loading, a
+    /// sidecar of packed weights as long as the weights are in use. Mapped sidecars load faster, and
+    /// processes share their memory.
     ///
-    /// Nothing must cut a mapped file short or write into it: bytes that are gone when they are touched end the
-    /// process (SIGBUS), and packed weights that are written over give wrong text. No program can prevent that.
-    /// Of files that are read, what is used is what was checked: one that changes meanwhile is
-    /// [`WeightsError::Changed`].
+    /// A mapped file must not be truncated or written: access to a missing page ends the process (SIGBUS),
+    /// and overwritten packed weights give wrong text. No program can prevent that. Files that are read are
+    /// checked in the same copy that is used; a concurrent change is [`WeightsError::Changed`].
     pub mmap: bool,
 }
 
-/// The bytes of a file.
+/// Bytes of a file.
 pub(super) enum Source {
     Mapped(MappedFile),
     Owned(Vec<u8>),
     Read(ReadFile),
 }
 
-/// A file that is mapped.
+/// A memory-mapped file.
 pub(super) struct MappedFile {
     map: Mmap,
     file: File,
     opened: State,
 }
 
-/// A file that is read where it is asked for.
+/// A file that is read on demand.
 pub(super) struct ReadFile {
     file: ReadAt,
     opened: State,
-    /// Buffers of earlier reads: as many as threads have read at once.
+    /// Reusable read buffers: one per concurrent reader.
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-/// What shows that a file has changed.
+/// File attributes that reveal a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State {
     bytes: usize,
@@ -67,7 +66,7 @@ impl State {
 }
 
 impl Source {
-    /// The file at `path`.
+    /// Opens the file at `path`.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Source, WeightsError> {
         let io_error = |action| move |source| WeightsError::Io { file: path.to_owned(), action, source };
         let (file, metadata) = open_regular(path).map_err(io_error("open"))?;
@@ -75,16 +74,15 @@ impl Source {
         if !options.mmap || opened.bytes == 0 {
             return Ok(Source::Read(ReadFile { file: ReadAt::new(file), opened, spare: Mutex::default() }));
         }
-        // SAFETY: the mapping is read-only and private to this value. Bytes are only ever copied out,
-        // checked, so a file that changes underneath gives wrong values, not undefined behaviour in
-        // practice, and `check_unchanged` tells; one that is cut short in the moment in which it is read
-        // ends the process with SIGBUS, as with every program that maps files. `OpenOptions::mmap` says
-        // so, and reading is the default.
+        // SAFETY: the mapping is read-only and private to this value. Bytes are only ever copied out and
+        // checked, so a file that changes underneath gives wrong values, not undefined behaviour in practice,
+        // and `check_unchanged` detects it. A file truncated during a read ends the process with SIGBUS, as
+        // in every program that maps files. `OpenOptions::mmap` documents this, and reading is the default.
         let map = unsafe { Mmap::map(&file) }.map_err(io_error("map"))?;
         Ok(Source::Mapped(MappedFile { map, file, opened }))
     }
 
-    /// When the file had last been changed when it was opened, if the system says.
+    /// Modification time when the file was opened, if the system has one.
     pub fn modified(&self) -> Option<SystemTime> {
         self.opened().and_then(|(_, opened)| opened.modified)
     }
@@ -97,7 +95,7 @@ impl Source {
         }
     }
 
-    /// Whether the file is as long as when it was opened, and was not written since.
+    /// Checks that length and modification time are those at opening.
     pub fn check_unchanged(&self, path: &Path) -> Result<(), WeightsError> {
         let Some((file, opened)) = self.opened() else { return Ok(()) };
         let now = file.metadata().and_then(|metadata| State::of(&metadata));
@@ -112,7 +110,7 @@ impl Source {
         Err(WeightsError::Changed { file: path.to_owned(), expected: opened.bytes as u64, found })
     }
 
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub fn len(&self) -> usize {
         match self {
             Source::Mapped(mapped) => mapped.map.len(),
@@ -121,7 +119,7 @@ impl Source {
         }
     }
 
-    /// What `use_bytes` makes of the bytes of `range`.
+    /// Calls `use_bytes` with the bytes of `range`.
     pub fn with<T>(&self, range: Range<usize>, use_bytes: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let all: &[u8] = match self {
             Source::Mapped(mapped) => mapped.checked(&range)?,
@@ -131,7 +129,7 @@ impl Source {
         all.get(range).map(use_bytes).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks for the pages of `range`; a hint, so a refusal is no error.
+    /// Prefetches the pages of `range`. This is a hint: failures are ignored.
     #[cfg(unix)]
     pub fn prefetch(&self, range: Range<usize>) {
         match self {
@@ -143,8 +141,8 @@ impl Source {
         }
     }
 
-    /// Gives back the pages that lie wholly inside `range`, which may go beyond the end; a hint, so a refusal
-    /// is no error.
+    /// Releases the pages that lie entirely in `range`, which may extend beyond the end. This is a hint:
+    /// failures are ignored.
     #[cfg(unix)]
     pub fn release(&self, range: Range<usize>) {
         let page = page_bytes();
@@ -153,8 +151,8 @@ impl Source {
         if let Source::Mapped(MappedFile { map, .. }) = self
             && start < end
         {
-            // SAFETY: the mapping is read-only and backed by the file, so a dropped page is read
-            // again from the file when it is next touched; no reference sees other bytes.
+            // SAFETY: the mapping is read-only and backed by the file, so a dropped page is read again from
+            // the file at the next access; no reference sees other bytes.
             let _ =
                 unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         }
@@ -168,7 +166,7 @@ impl Source {
 }
 
 impl MappedFile {
-    /// All bytes, where those of `range` are still there: touching others would end the process.
+    /// All bytes of the mapping, if the file still covers `range`: access beyond its end raises SIGBUS.
     fn checked(&self, range: &Range<usize>) -> io::Result<&[u8]> {
         match self.file.metadata()?.len() < range.end as u64 {
             true => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -179,7 +177,7 @@ impl MappedFile {
 
 impl ReadFile {
     fn with<T>(&self, range: Range<usize>, use_bytes: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
-        // Checked before a buffer is made for it.
+        // The range check comes before the allocation.
         if range.end > self.opened.bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -205,7 +203,7 @@ impl ReadFile {
         let offsets = libc::off_t::try_from(range.start).ok().zip(libc::off_t::try_from(range.len()).ok());
         if let Some((start, len)) = offsets {
             let file = self.file.file().as_raw_fd();
-            // SAFETY: a hint about an open file; it touches no memory of ours.
+            // SAFETY: a hint about an open file; it accesses no memory of this process.
             let _ = unsafe { libc::posix_fadvise(file, start, len, libc::POSIX_FADV_WILLNEED) };
         }
     }
@@ -216,8 +214,8 @@ impl ReadFile {
 
 #[cfg(unix)]
 fn page_bytes() -> usize {
-    // SAFETY: sysconf reads a constant of the system and touches no memory of ours.
+    // SAFETY: sysconf returns a constant of the system and accesses no memory of this process.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // 64 KiB is a multiple of every page size in use, for a system that will not say.
+    // Fallback: 64 KiB is a multiple of every page size in use.
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).unwrap_or(1 << 16)
 }

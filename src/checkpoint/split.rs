@@ -1,5 +1,5 @@
-//! A model in several files: each is a GGUF file of its own, says which part it is, and is named
-//! `NAME-00001-of-00003.gguf`. Opened from any part, all become one [`ModelFile`].
+//! Split GGUF models: each part is a GGUF file named `NAME-00001-of-00003.gguf` with its part number in the
+//! metadata. Opening any part opens all of them as one [`ModelFile`].
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use super::shown::part_name;
 use super::source::Source;
 use super::{Checkpoint, Fault, Metadata, ModelFile, OpenOptions, WeightsError};
 
-/// What a part says about itself.
+/// Part number and count in the metadata of a part.
 #[derive(Clone, Copy)]
 struct Split {
-    /// Which part it is, from 1.
+    /// Part number, from 1.
     part: u64,
-    /// Parts in all.
+    /// Total number of parts.
     count: u64,
 }
 
 impl Split {
-    /// None for a model in one file.
+    /// `None` for a model in one file.
     fn of(metadata: &Metadata) -> Option<Split> {
-        // A value of another type says nothing that this reader relies on.
+        // Values of another type are ignored.
         let number = |key| metadata.u64(key).ok().flatten();
         let count = number("split.count").filter(|&count| count > 1)?;
         Some(Split { part: number("split.no").unwrap_or(0).saturating_add(1), count })
     }
 }
 
-/// The model's name and folder, if the path is named as that part is.
+/// Base name and folder of a split model, if the file name matches the part number.
 fn base(path: &Path, split: Split) -> Option<(String, PathBuf)> {
     let ending = part_name("", split.part, split.count);
     let name = path.file_name()?.to_str()?.strip_suffix(&ending)?;
@@ -36,27 +36,27 @@ fn base(path: &Path, split: Split) -> Option<(String, PathBuf)> {
 }
 
 impl ModelFile {
-    /// Opens and checks the file at `path`; if it is one part of a model (`NAME-00002-of-00003.gguf`), all
-    /// parts, which lie beside it.
+    /// Opens and checks the file at `path`. For one part of a split model (`NAME-00002-of-00003.gguf`), opens
+    /// all parts, which must be in the same folder.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] if it cannot be opened, mapped or read, or is not a regular file;
-    /// [`WeightsError::Malformed`] if it is not a sound GGUF file, holds a tensor type that cannot be read,
-    /// or lacks another part; [`WeightsError::Changed`] if it changes meanwhile.
+    /// [`WeightsError::Io`] if a file cannot be opened, mapped or read, or is not a regular file;
+    /// [`WeightsError::Malformed`] if it is not a valid GGUF file, has an unsupported tensor type, or a part
+    /// is missing; [`WeightsError::Changed`] if it changes during the call.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
         whole(Part::open(path, options)?, |part| Part::open(part, options))
     }
 
-    /// A file from its bytes; errors call it `name`.
+    /// Parses a GGUF file in memory. `name` is its path in error messages.
     ///
     /// # Errors
-    /// [`WeightsError::Malformed`], as [`ModelFile::open`]; also if it is one part of several.
+    /// [`WeightsError::Malformed`], as for [`ModelFile::open`], and for one part of a split model.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
         alone(Part::read(Path::new(name), Source::Owned(bytes))?)
     }
 }
 
-/// A model in one file; refuses a part whose other parts cannot be looked for.
+/// A model in one file. Refuses a single part of a split model.
 fn alone(part: Part) -> Result<ModelFile, WeightsError> {
     match Split::of(&part.metadata) {
         Some(Split { part: number, count }) => {
@@ -66,7 +66,7 @@ fn alone(part: Part) -> Result<ModelFile, WeightsError> {
     }
 }
 
-/// The whole model that `part` belongs to, or is; `open` opens one file.
+/// The whole model of `part`. `open` opens one of the other parts.
 fn whole(part: Part, open: impl Fn(&Path) -> Result<Part, WeightsError>) -> Result<ModelFile, WeightsError> {
     let Some(split) = Split::of(&part.metadata) else { return alone(part) };
     let path = part.file.path().to_owned();
@@ -99,7 +99,7 @@ fn whole(part: Part, open: impl Fn(&Path) -> Result<Part, WeightsError>) -> Resu
     }
 }
 
-/// Names the part that is not there; any other error names its file itself.
+/// Turns "file not found" into an error about the missing part; other errors name their own file.
 fn missing(error: WeightsError, path: &Path, split: Split, missing: u64, name: String) -> WeightsError {
     match error {
         WeightsError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {

@@ -1,4 +1,5 @@
-//! [`Stacks`]: tensors that a graph reads as one, and a checkpoint has as many: the matrices of experts.
+//! Tensor stacks: [`Stacks`] joins the numbered per-expert matrices of a checkpoint into one tensor per
+//! projection.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,11 +15,11 @@ pub(super) struct Member {
     pub scales: Option<Scales>,
 }
 
-/// Stacks by their names; each has its tensors in order, and at least one.
+/// Stacks by name. Each has at least one member, in numeric order.
 #[derive(Default)]
 pub(super) struct Stacks(BTreeMap<String, Vec<Member>>);
 
-/// The name of a tensor of a stack: what stands before its number and behind it.
+/// A numbered tensor name, split into prefix, number and suffix.
 #[derive(Clone, Copy)]
 pub(super) struct Numbered<'n> {
     pub before: &'n str,
@@ -27,7 +28,7 @@ pub(super) struct Numbered<'n> {
 }
 
 impl Numbered<'_> {
-    /// The name of the stack.
+    /// Name of the stack: the name without the number.
     fn stack(&self) -> String {
         format!("{}{}", self.before, self.behind.strip_prefix('.').unwrap_or(self.behind))
     }
@@ -42,7 +43,7 @@ impl Stacks {
         self.0.len()
     }
 
-    /// The tensors of a stack; none where there is no such stack.
+    /// Members of a stack; empty if there is no such stack.
     pub fn get(&self, name: &str) -> &[Member] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -51,11 +52,12 @@ impl Stacks {
         self.0.values().flatten()
     }
 
-    /// Makes stacks of their tensors, in any order, and returns their entries: matrices in a third dimension.
+    /// Groups tensors, in any order, into stacks. Returns the table entries: the stack is the third
+    /// dimension.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`] if a number is left out, [`WeightsError::Shape`] if a tensor differs from the first
-    /// one of its stack in shape, in type, or in the shape of its scales.
+    /// [`WeightsError::Missing`] if a number is left out, [`WeightsError::Shape`] if a member differs from
+    /// the first one of its stack in shape, type or granularity of scales.
     pub fn build(
         members: Vec<Member>,
         name: impl Fn(&str) -> Option<Numbered<'_>>,
@@ -83,7 +85,7 @@ impl Stacks {
     }
 }
 
-/// The entry of a stack. Its place is that of its first tensor.
+/// Table entry of a stack, at the offset of its first member.
 fn whole(stack: &str, members: &[Member]) -> Result<Option<TensorInfo>, WeightsError> {
     let Some(first) = members.first() else { return Ok(None) };
     let differs = |other: &&Member| {
@@ -102,7 +104,7 @@ fn whole(stack: &str, members: &[Member]) -> Result<Option<TensorInfo>, WeightsE
     Ok(Some(TensorInfo { name: stack.to_owned(), dims, bytes, ..first.info.clone() }))
 }
 
-/// The members that rows of a stack are in, and which of their rows these are.
+/// Members that contain rows of a stack, each with the range of its own rows.
 pub(super) fn pieces(
     members: &[Member],
     rows: Range<usize>,

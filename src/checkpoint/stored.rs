@@ -1,4 +1,4 @@
-//! [`StoredFile`]: one file of a checkpoint, read or mapped.
+//! Stored files: [`StoredFile`] is one file of a checkpoint, mapped or read on demand.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,18 @@ use super::scales::{RowScales, Spread};
 use super::source::Source;
 use super::{TensorInfo, WeightsError};
 
-/// Bytes that a fingerprint takes from each of three places of a tensor.
+/// Bytes of each of the three samples of a tensor in a fingerprint.
 const SAMPLE_BYTES: usize = 1024;
-/// A system maps up to so many bytes on either side of a page that is touched, where it has them (Linux does
-/// 64 KiB).
+/// Fault-around distance: on a page fault, Linux also maps up to 64 KiB of cached pages on either side.
 const AROUND_BYTES: usize = 64 << 10;
-/// What a header becomes takes about so many times its bytes; a vocabulary with its indexes takes the most.
+/// Memory of a parsed header as a multiple of its bytes. A vocabulary with its indexes needs the most.
 pub(super) const PARSED: usize = 8;
 
 /// One file of a checkpoint.
 pub struct StoredFile {
     path: PathBuf,
     source: Source,
-    /// Bytes at its beginning that describe the rest; all of a document.
+    /// Length of the header in bytes; for a document, the whole file.
     head_bytes: usize,
 }
 
@@ -33,7 +32,7 @@ impl StoredFile {
         StoredFile { path: path.to_owned(), source, head_bytes }
     }
 
-    /// A file that holds no tensor, which is read and never mapped.
+    /// Opens a file without tensors. Documents are read, never mapped.
     #[cfg(feature = "safetensors")]
     pub(super) fn document(path: &Path) -> Result<StoredFile, WeightsError> {
         let source = Source::open(path, &super::OpenOptions::default())?;
@@ -41,12 +40,12 @@ impl StoredFile {
         Ok(StoredFile::new(path, source, head_bytes))
     }
 
-    /// Its path, as errors name it.
+    /// Path for error messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the whole file.
+    /// Length of the file in bytes.
     pub(super) fn len(&self) -> usize {
         self.source.len()
     }
@@ -59,19 +58,19 @@ impl StoredFile {
         self.source.check_unchanged(&self.path)
     }
 
-    /// What `use_bytes` makes of the file's bytes in `range`.
+    /// Calls `use_bytes` with the file's bytes in `range`.
     pub(super) fn with<T>(
         &self,
         range: Range<usize>,
         use_bytes: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, WeightsError> {
         self.source.with(range, use_bytes).map_err(|source| {
-            // That it is shorter than it was says more than that there are no more bytes.
+            // A truncated file is the more precise error than an unexpected end of file.
             self.check_unchanged().err().unwrap_or_else(|| read_error(&self.path, source))
         })
     }
 
-    /// When it had last been changed when it was opened.
+    /// Modification time when the file was opened.
     pub(super) fn modified(&self) -> Option<SystemTime> {
         self.source.modified()
     }
@@ -84,7 +83,7 @@ impl StoredFile {
         self.source.release(range);
     }
 
-    /// Gives a tensor's pages back, and those that came with them.
+    /// Releases a tensor's pages and those mapped around them.
     pub(super) fn release_tensor(&self, info: &TensorInfo) {
         self.release_around(range(info));
     }
@@ -142,19 +141,19 @@ impl StoredFile {
     }
 }
 
-/// The tensor beside one of 8-bit or 4-bit floats that has its scales.
+/// Separate scales of an FP8 or NVFP4 tensor.
 pub(super) struct Scales {
-    /// The file that has them, which may be another shard than the tensor's.
+    /// The file of the scales, which may be another shard than the tensor's.
     pub file: Arc<StoredFile>,
-    /// Floats, of the shape that the spread asks for.
+    /// Table entry of the scales: floats of shape `spread.shape()`.
     pub info: TensorInfo,
     pub spread: Spread,
-    /// What multiplies all of them.
+    /// Global factor for all scales.
     pub factor: f32,
 }
 
 impl Scales {
-    /// Those of some rows of the tensor.
+    /// Reads the scales of `rows`.
     pub fn read(&self, rows: &Range<usize>) -> Result<RowScales, WeightsError> {
         let Scales { file, info, spread, factor } = self;
         let place = RowScales::place(info, *spread, rows);
@@ -166,7 +165,7 @@ pub(super) fn read_error(path: &Path, source: std::io::Error) -> WeightsError {
     WeightsError::Io { file: path.to_owned(), action: "read", source }
 }
 
-/// Refuses a file where there is no memory for what is made of its header.
+/// Out-of-memory error if `bytes` are not available for parsing a header.
 pub(super) fn make_sure(path: &Path, bytes: usize) -> Result<(), WeightsError> {
     match room::has(bytes.saturating_add(room::SMALL_BYTES)) {
         true => Ok(()),
@@ -174,7 +173,7 @@ pub(super) fn make_sure(path: &Path, bytes: usize) -> Result<(), WeightsError> {
     }
 }
 
-/// Where a tensor lies: never beyond the file's end, which was checked at open.
+/// Byte range of a tensor: within the file, as checked on open.
 fn range(info: &TensorInfo) -> Range<usize> {
     info.offset as usize..(info.offset + info.bytes) as usize
 }

@@ -1,11 +1,11 @@
-//! [`Strings`]: a vocabulary has hundreds of thousands, and an allocation for each takes longer than to
-//! read them.
+//! String arrays: [`Strings`] stores a vocabulary of hundreds of thousands of strings in two allocations,
+//! because one allocation per string takes longer than reading them.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Many strings in few allocations, which clones share.
+/// An array of strings in two allocations. Clones share them; a write to a shared array copies first.
 ///
 /// ```
 /// use ottava::checkpoint::Strings;
@@ -23,25 +23,25 @@ struct Shared {
     ends: Ends,
 }
 
-/// Where strings that lie one behind the other end, four bytes each.
+/// End offsets of concatenated strings, four bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ends(Vec<u32>);
 
 impl Strings {
-    /// Room for so many strings; their bytes are found room for as they come.
+    /// Reserves space for the offsets of `strings` strings; their text grows on demand.
     pub fn with_capacity(strings: usize) -> Strings {
         Strings(Arc::new(Shared { text: String::new(), ends: Ends::with_capacity(strings) }))
     }
 
-    /// Bytes that there is room for: all strings together have 4 GiB at most.
+    /// Remaining capacity in bytes: all strings together have at most 4 GiB.
     pub fn room(&self) -> usize {
         Ends::LAST.saturating_sub(self.0.text.len())
     }
 
-    /// Adds a string.
+    /// Appends a string.
     ///
     /// # Panics
-    /// If there is no [room](Strings::room) for it.
+    /// If the string exceeds the remaining [capacity](Strings::room).
     pub fn push(&mut self, string: &str) {
         assert!(string.len() <= self.room(), "a string of {} bytes, room for {}", string.len(), self.room());
         let Shared { text, ends } = Arc::make_mut(&mut self.0);
@@ -49,22 +49,22 @@ impl Strings {
         ends.push(text.len());
     }
 
-    /// Gives unused capacity back.
+    /// Frees unused capacity.
     pub(super) fn shrink(&mut self) {
         Arc::make_mut(&mut self.0).text.shrink_to_fit();
     }
 
-    /// Strings.
+    /// Number of strings.
     pub fn len(&self) -> usize {
         self.0.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The string number `index`.
+    /// The string at `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         let Shared { text, ends } = &*self.0;
         text.get(ends.range(index)?)
@@ -77,26 +77,26 @@ impl Strings {
 }
 
 impl Ends {
-    /// The last place where a string may end.
+    /// Largest end offset.
     const LAST: usize = u32::MAX as usize;
 
-    /// Room for so many.
+    /// Reserves space for `strings` offsets.
     pub(crate) fn with_capacity(strings: usize) -> Ends {
         Ends(Vec::with_capacity(strings))
     }
 
-    /// Adds a string that ends before byte `end`, at most [`Ends::LAST`].
+    /// Appends a string that ends before byte `end`, at most [`Ends::LAST`].
     pub(crate) fn push(&mut self, end: usize) {
         debug_assert!(end <= Ends::LAST, "a string that ends at {end}");
         self.0.push(end.min(Ends::LAST) as u32);
     }
 
-    /// Strings.
+    /// Number of strings.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Where the bytes of string `index` are.
+    /// Byte range of string `index`.
     pub(crate) fn range(&self, index: usize) -> Option<Range<usize>> {
         let end = *self.0.get(index)?;
         let start = index.checked_sub(1).map_or(Some(0), |before| self.0.get(before).copied())?;

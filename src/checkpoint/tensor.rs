@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a tensor's elements are stored. Only types that can be read are here.
+/// Storage format of a tensor's elements. Only supported types are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorType {
     /// IEEE single precision.
@@ -11,11 +11,11 @@ pub enum TensorType {
     F16,
     /// bfloat16.
     Bf16,
-    /// 4 bits, blocks of 32.
+    /// 4 bits, symmetric, blocks of 32.
     Q4_0,
     /// 4 bits with minima, blocks of 32.
     Q4_1,
-    /// 5 bits, blocks of 32.
+    /// 5 bits, symmetric, blocks of 32.
     Q5_0,
     /// 5 bits with minima, blocks of 32.
     Q5_1,
@@ -31,19 +31,20 @@ pub enum TensorType {
     Q5K,
     /// 6 bits, blocks of 256.
     Q6K,
-    /// 4 bits that name one of sixteen unequal steps, blocks of 32.
+    /// 4-bit codes into a table of sixteen non-uniform values, blocks of 32.
     Iq4Nl,
-    /// The same, blocks of 256.
+    /// 4-bit codes into the table of IQ4_NL, blocks of 256.
     Iq4Xs,
-    /// Floats of 4 bits, blocks of 32.
+    /// MXFP4: 4-bit floats (E2M1) with a shared exponent, blocks of 32.
     Mxfp4,
-    /// Floats of 8 bits, whose scales are another tensor. Hugging Face folders have it, GGUF has not.
+    /// 8-bit floats (E4M3) with a separate tensor of scales. Only in Hugging Face folders.
     F8E4m3,
-    /// Floats of 4 bits, two a byte, whose scales are another tensor (NVFP4). Hugging Face folders have it.
+    /// 4-bit floats (E2M1, NVFP4), two per byte, with a separate tensor of scales. Only in Hugging Face
+    /// folders.
     F4E2m1,
 }
 
-/// Number in GGUF files, type, name, elements of a block, bytes of a block.
+/// GGUF type number, type, name, elements per block, bytes per block.
 const TYPES: [Row; 18] = [
     (Some(0), TensorType::F32, "F32", 1, 4),
     (Some(1), TensorType::F16, "F16", 1, 2),
@@ -66,7 +67,7 @@ const TYPES: [Row; 18] = [
 ];
 type Row = (Option<u32>, TensorType, &'static str, usize, usize);
 
-/// Types that files may name and that are refused by name; some were withdrawn from the format.
+/// GGUF types that are known by name but not supported; some were withdrawn from the format.
 const UNSUPPORTED: [(u32, &str); 26] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
@@ -96,7 +97,7 @@ const UNSUPPORTED: [(u32, &str); 26] = [
     (41, "Q1_0"),
 ];
 
-/// A type's number, looked up.
+/// Result of looking up a type number.
 pub(super) enum TypeNumber {
     Supported(TensorType),
     Unsupported(&'static str),
@@ -114,7 +115,7 @@ pub(super) fn type_from_number(number: u32) -> TypeNumber {
 }
 
 impl TensorType {
-    /// Every type of GGUF files that can be read, in the order of their numbers there.
+    /// All supported GGUF types, ordered by number.
     pub fn all() -> impl Iterator<Item = TensorType> {
         TYPES.iter().filter(|row| row.0.is_some()).map(|row| row.1)
     }
@@ -123,22 +124,22 @@ impl TensorType {
         TYPES.iter().find(|row| row.1 == self).unwrap_or(&TYPES[0])
     }
 
-    /// The number that stands for the type in a GGUF file, if it has one there.
+    /// GGUF type number; `None` for types that GGUF does not have.
     pub fn number(self) -> Option<u32> {
         self.row().0
     }
 
-    /// The name that the format gives it: "F32", "Q4_K".
+    /// Name in the format: "F32", "Q4_K".
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
-    /// Elements of a block; 1 for floats.
+    /// Elements per block; 1 for F32, F16 and BF16.
     pub fn block_len(self) -> usize {
         self.row().3
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         self.row().4
     }
@@ -153,36 +154,36 @@ impl fmt::Display for TensorType {
 /// An entry of the tensor table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The tensor's name: "blk.0.attn_q.weight".
+    /// Tensor name: "blk.0.attn_q.weight".
     pub name: String,
-    /// How its elements are stored.
+    /// Storage format of the elements.
     pub dtype: TensorType,
-    /// One to four dimensions, none zero, the fastest first: `[cols, rows, ..]`.
+    /// One to four nonzero dimensions, fastest first: `[cols, rows, ..]`.
     pub dims: Vec<u64>,
-    /// Where its data starts, from the start of the file.
+    /// Byte offset of the data from the start of the file.
     pub offset: u64,
-    /// Bytes of its data.
+    /// Length of the data in bytes.
     pub bytes: u64,
 }
 
 impl TensorInfo {
-    /// Rows: the product of all dimensions but the first.
+    /// Number of rows: the product of all dimensions but the first.
     pub fn rows(&self) -> usize {
         self.dims.iter().skip(1).product::<u64>() as usize
     }
 
-    /// Columns: the first dimension.
+    /// Number of columns: the first dimension.
     pub fn cols(&self) -> usize {
         self.dims.first().map_or(0, |&cols| cols as usize)
     }
 }
 
-/// Bytes that a tensor takes: `None` if the product does not fit, or rows are not whole blocks.
+/// Bytes of a tensor; `None` on overflow. The caller checks that rows are whole blocks.
 pub(super) fn tensor_bytes(dtype: TensorType, dims: &[u64]) -> Option<u64> {
     let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
     let elements = usize::try_from(elements).ok()?;
     let bytes = (elements / dtype.block_len()).checked_mul(dtype.block_bytes())?;
-    // Canonical matrices index their elements with signed offsets at most.
+    // The size of an allocation is at most `isize::MAX`.
     isize::try_from(bytes.max(elements)).ok().map(|_| bytes as u64)
 }
 

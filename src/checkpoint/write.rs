@@ -1,4 +1,5 @@
-//! [`GgufWriter`]: GGUF bytes from metadata and tensors, for tests and for quantised files.
+//! GGUF writer: [`GgufWriter`] builds GGUF bytes from metadata and tensors, for tests and for quantised
+//! files.
 
 use std::io;
 
@@ -13,11 +14,11 @@ use super::gguf::ALIGNMENT_DEFAULT;
 use super::tensor::tensor_bytes;
 use super::{Array, TensorType, Value};
 
-/// Why a tensor cannot be written.
+/// An error of adding a tensor to a [`GgufWriter`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The data has another length than the shape asks for.
+    /// The length of the data does not match the shape.
     #[error("tensor `{tensor}`: expected {expected} bytes of {dtype} for dimensions {dims:?}, found {found}")]
     Length {
         /// The tensor.
@@ -26,12 +27,12 @@ pub enum WriteError {
         dtype: TensorType,
         /// Its dimensions, columns first.
         dims: Vec<u64>,
-        /// Bytes that the shape asks for.
+        /// Bytes required by the shape.
         expected: u64,
         /// Bytes given.
         found: u64,
     },
-    /// The dimensions are no shape of this type: too large, or rows are not whole blocks.
+    /// Invalid shape for this type: too large, or rows are not whole blocks.
     #[error("tensor `{tensor}`: {dtype} has no tensor of dimensions {dims:?}")]
     Shape {
         /// The tensor.
@@ -41,7 +42,7 @@ pub enum WriteError {
         /// Its dimensions, columns first.
         dims: Vec<u64>,
     },
-    /// GGUF has no such type.
+    /// The type does not exist in GGUF.
     #[error("tensor `{tensor}`: GGUF has no type {dtype}")]
     Type {
         /// The tensor.
@@ -49,20 +50,20 @@ pub enum WriteError {
         /// Its type.
         dtype: TensorType,
     },
-    /// No format holds the matrix without loss.
+    /// The format cannot represent the matrix exactly.
     #[error("tensor `{tensor}`: {source}")]
     Inexact {
         /// The tensor.
         tensor: String,
-        /// What does not fit.
+        /// The value that cannot be represented.
         source: QuantError,
     },
 }
 
 /// Builds a GGUF file of version 3.
 ///
-/// Entries and tensors are written in the order they are added. The writer does not refuse a name
-/// that is there twice, or is too long: the reader does.
+/// Entries and tensors are written in insertion order. Duplicate and overlong names are not checked here; the
+/// reader refuses them.
 ///
 /// ```
 /// use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
@@ -88,21 +89,22 @@ struct Tensor {
 }
 
 impl GgufWriter {
-    /// A file with no metadata and no tensors.
+    /// An empty file.
     pub fn new() -> Self {
         GgufWriter::default()
     }
 
-    /// Adds a metadata entry. `general.alignment`, as a u32 power of two, also sets the file's.
+    /// Adds a metadata entry. `general.alignment`, if a u32 power of two, also sets the alignment of the
+    /// file.
     pub fn metadata(&mut self, key: &str, value: impl Into<Value>) -> &mut Self {
         self.entries.push((key.to_owned(), value.into()));
         self
     }
 
-    /// Adds a tensor from its bytes as the file has them; `dims` has the columns first.
+    /// Adds a tensor from its bytes in file format. `dims` is in file order: columns first.
     ///
     /// # Errors
-    /// [`WriteError::Type`], [`WriteError::Shape`], [`WriteError::Length`].
+    /// [`WriteError::Type`], [`WriteError::Shape`] or [`WriteError::Length`].
     pub fn tensor(
         &mut self,
         name: &str,
@@ -132,20 +134,21 @@ impl GgufWriter {
         }
     }
 
-    /// Adds a tensor of one dimension in F32.
+    /// Adds a one-dimensional F32 tensor.
     ///
     /// # Errors
-    /// [`WriteError::Shape`] never comes for a slice that exists.
+    /// [`WriteError::Shape`] if `values` is too large for a tensor, which no slice in memory is.
     pub fn vector(&mut self, name: &str, values: &[f32]) -> Result<&mut Self, WriteError> {
         let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(name, TensorType::F32, &[values.len() as u64], data)
     }
 
-    /// Adds a matrix in the format that holds it without loss: floats as they are, codes in groups of
-    /// 32 as Q8_0, Q4_0, Q4_1, Q5_1.
+    /// Adds a matrix in a format that stores it exactly: floats in their own type, codes in groups of 32 as
+    /// Q8_0, Q4_0, Q4_1 or Q5_1.
     ///
     /// # Errors
-    /// [`WriteError::Inexact`] for other groups, for 8-bit codes with mins beyond 31, and for float codes.
+    /// [`WriteError::Inexact`] if no format stores the matrix exactly: other groups, 8-bit codes with mins
+    /// beyond 31, float codes.
     pub fn matrix(&mut self, name: &str, matrix: &WeightMatrix) -> Result<&mut Self, WriteError> {
         let dims = [matrix.cols() as u64, matrix.rows() as u64];
         let (dtype, data) = match matrix {
@@ -156,7 +159,7 @@ impl GgufWriter {
         self.tensor(name, dtype, &dims, data)
     }
 
-    /// Adds a matrix as `dtype`, which must hold it without loss; Q5_0 is reached only this way.
+    /// Adds a matrix as `dtype`, which must store it exactly. Q5_0 is available only here.
     ///
     /// # Errors
     /// [`WriteError::Inexact`] if it does not.
@@ -172,7 +175,7 @@ impl GgufWriter {
         self.tensor(name, dtype, &dims, data)
     }
 
-    /// The file.
+    /// Serialises the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.put_header(&mut bytes);
@@ -184,10 +187,10 @@ impl GgufWriter {
         bytes
     }
 
-    /// Writes the file.
+    /// Writes the file to `out`.
     ///
     /// # Errors
-    /// What `out` returns.
+    /// Errors of `out`.
     pub fn write(&self, mut out: impl io::Write) -> io::Result<()> {
         let alignment = self.alignment();
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Which files are opened, which are replaced, and which temporaries are removed.
+//! Tests of regular-file checks, atomic replacement, and removal of stale temporaries.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A temporary as a killed writer leaves it.
+/// A temporary of a killed writer.
 fn left_over(folder: &Path, host: &str, number: u64) -> PathBuf {
     let path = folder.join(temporary_name(OsStr::new("model.packed"), host, number));
     fs::write(&path, "cut short").unwrap();
@@ -53,12 +53,12 @@ fn what_a_killed_writer_left_is_removed_and_what_a_live_one_holds_is_not() {
     let killed = [left_over(path, &host, 7), left_over(path, &host, 8)];
     remove_stale(path);
     if host.is_empty() {
-        // Without a host's name only age counts.
+        // Without a host id only the age decides.
         killed.iter().for_each(|file| make_old(file));
         remove_stale(path);
     }
     assert_eq!(names(path), [live_name.as_str()]);
-    // A writer removes them too.
+    // A new writer removes stale temporaries, too.
     let old = left_over(path, &host, 9);
     make_old(&old);
     Temporary::beside(&path.join("new")).unwrap().rename_to(&path.join("new")).unwrap();
@@ -102,7 +102,7 @@ fn what_is_not_a_temporary_of_ours_stays() {
         fs::write(&path, "mine").unwrap();
         make_old(&path);
     }
-    // A folder and a link of such a name.
+    // A folder and a link with names of temporaries.
     fs::create_dir(folder.path().join(format!(".ottava-{host}-12-0.tmp"))).unwrap();
     #[cfg(unix)]
     std::os::unix::fs::symlink("model.packed", folder.path().join(format!(".ottava-{host}-12-1.tmp")))

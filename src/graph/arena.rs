@@ -1,10 +1,9 @@
-//! The arena: every value of a program gets a place, by liveness.
+//! Arena layout: places for all values of a program, assigned by liveness.
 //!
-//! Values that take each other's place in the same memory (an operation in place, an elementwise
-//! result over its dying source) form one slot. Slots that live at the same time do not overlap;
-//! larger slots are placed first, each at the lowest offset that is free for all of its life
-//! ("greedy by size": Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
-//! inference").
+//! Values that may occupy the same memory in turn (an in-place operation, an elementwise result over its
+//! dying source) share a slot. Slots with overlapping lifetimes do not overlap in memory. Larger slots are
+//! placed first, each at the lowest offset that is free for its whole lifetime ("greedy by size": Pisarchyk
+//! and Lee 2020, "Efficient memory management for deep neural net inference").
 
 use crate::ir::{Binary, Normalize, Op, Softmax, Unary, Write};
 
@@ -14,28 +13,28 @@ use super::{CompileOptions, GraphError};
 /// Alignment of places, in bytes.
 pub(super) const ALIGN: usize = 64;
 
-/// Memory that one or several values live in, one after the other.
+/// Memory of one or several values that follow each other in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub bytes: usize,
-    /// First and last step that uses it, both included.
+    /// First and last step that uses the slot, both inclusive.
     pub life: (usize, usize),
     pub offset: usize,
 }
 
 /// A laid-out program.
 pub(super) struct Layout {
-    /// Operations whose places are final.
+    /// Operations with final places.
     pub ops: Vec<Op>,
-    /// By value.
+    /// Offset by value.
     pub offsets: Vec<usize>,
     pub arena_bytes: usize,
     #[cfg_attr(not(test), expect(dead_code, reason = "what the tests check liveness with"))]
     pub slots: Vec<Slot>,
 }
 
-/// Lays out a program whose destroyed values nobody needs
-/// ([`Program::copy_what_is_needed_later`]).
+/// Lays out a program. No step may destroy a value that is needed later (see
+/// [`Program::copy_what_is_needed_later`]).
 pub(super) fn lay_out(program: &Program, options: &CompileOptions<'_>) -> Result<Layout, GraphError> {
     let slot_of = share(program);
     let mut slots = lives(program, &slot_of);
@@ -49,19 +48,19 @@ pub(super) fn lay_out(program: &Program, options: &CompileOptions<'_>) -> Result
     Ok(Layout { ops, offsets, arena_bytes, slots })
 }
 
-/// Bytes of a value at the plan's limits, a multiple of [`ALIGN`].
+/// Bytes of a value at the plan's limits, rounded up to [`ALIGN`].
 pub(super) fn bytes(info: &ValueInfo, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
     let CompileOptions { limits, element_bytes, .. } = *options;
     let rows = info.rows.max(limits);
     let size = rows.checked_mul(info.cols).and_then(|n| n.checked_mul(element_bytes(info.precision)));
-    // Offsets add up: stay far below the address space.
+    // Offsets are sums of sizes, so sizes must be far below the address space.
     let size = size
         .and_then(|size| size.checked_next_multiple_of(ALIGN))
         .filter(|&size| size <= isize::MAX as usize);
     size.ok_or_else(|| GraphError::TooLarge { node: info.label.clone(), rows, cols: info.cols })
 }
 
-/// By value: its slot, named after the slot's first value.
+/// Slot of each value, identified by the slot's first value.
 fn share(program: &Program) -> Vec<Value> {
     let uses = program.uses();
     let mut slot_of: Vec<Value> = (0..program.values.len()).collect();
@@ -77,7 +76,7 @@ fn share(program: &Program) -> Vec<Value> {
     slot_of
 }
 
-/// `(source, result)` of an operation that may write its result over that source.
+/// `(source, result)` of an operation that may write its result over the source.
 fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
     match step.op {
         Op::Binary(Binary { dst, a, b, .. }) => (a != b).then_some((a.offset, dst.offset)),
@@ -89,7 +88,7 @@ fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
     }
 }
 
-/// The slots' lives; slots that no value is in stay empty.
+/// Lifetimes of the slots. Unused slots keep an empty lifetime.
 fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
     let last = program.steps.len();
     let mut slots = vec![Slot { bytes: 0, life: (last, 0), offset: 0 }; slot_of.len()];
@@ -99,13 +98,14 @@ fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
     };
     for (index, step) in program.steps.iter().enumerate() {
         step.reads().into_iter().chain(step.writes()).for_each(|value| live(value, index));
-        // A backend may do both in one: the attention's result is not to lie where the append reads.
+        // A backend may fuse the append with the attention, so the attention's result must not overlap the
+        // append's sources.
         let next = program.steps.get(index + 1);
         if matches!((&step.op, next.map(|step| &step.op)), (Op::KvAppend(_), Some(Op::Attention(_)))) {
             step.reads().into_iter().for_each(|value| live(value, index + 1));
         }
     }
-    // What is set before a run stays set; what a run leaves is there until the next.
+    // Inputs keep their values between runs; outputs stay readable until the next run.
     for &(_, input) in &program.inputs {
         live(input, 0);
         live(input, last);
@@ -114,7 +114,7 @@ fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
     slots
 }
 
-/// Gives every slot its offset and returns the arena's size.
+/// Assigns an offset to every slot and returns the size of the arena.
 pub(super) fn first_fit(slots: &mut [Slot]) -> Result<usize, GraphError> {
     let mut order: Vec<usize> =
         (0..slots.len()).filter(|&slot| slots[slot].life.0 <= slots[slot].life.1).collect();
@@ -134,12 +134,12 @@ pub(super) fn first_fit(slots: &mut [Slot]) -> Result<usize, GraphError> {
     Ok(end)
 }
 
-/// Slots that have their offset, found by step: a slot meets few of all that a deep model has.
+/// Slots with an offset, indexed by step: a slot overlaps in time with few others, even in a deep model.
 #[derive(Default)]
 struct Placed {
-    /// By step: the slots that live then.
+    /// By step: the slots alive at that step.
     living: Vec<Vec<Slot>>,
-    /// By step: the slots whose life starts there.
+    /// By step: the slots with a lifetime that starts there.
     starting: Vec<Vec<Slot>>,
 }
 
@@ -154,7 +154,7 @@ impl Placed {
         self.living[slot.life.0..steps].iter_mut().for_each(|living| living.push(slot));
     }
 
-    /// The lowest offset where `slot` meets none of the others.
+    /// The lowest offset at which `slot` overlaps no other slot.
     fn lowest_free(&self, slot: &Slot) -> usize {
         let (first, last) = slot.life;
         let mut others: Vec<Slot> = self.living.get(first).cloned().unwrap_or_default();
@@ -172,7 +172,7 @@ impl Placed {
     }
 }
 
-/// The sum of all values' bytes, each in a place of its own.
+/// Total bytes of all values without any sharing of memory.
 pub(super) fn sum_bytes(program: &Program, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
     program.values.iter().try_fold(0_usize, |sum, info| Ok(sum.saturating_add(bytes(info, options)?)))
 }

@@ -1,4 +1,4 @@
-//! Building a graph, continued: rotations, norms of heads, and attention.
+//! Graph builder: rotary embeddings, head norms and attention.
 
 use crate::ir::{Axis, RmsNorm, Rows, VectorId};
 
@@ -7,11 +7,11 @@ use super::node::NodeKind;
 use super::{AttentionSpec, Dtype, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec, VectorSpec};
 
 impl Graph {
-    /// [`Graph::rms_norm`] over each head of a row. Its result may only go to
-    /// [`Graph::attention`] as q or k, directly or through [`Graph::rope`].
+    /// [`Graph::rms_norm`] over each head of a row. The result must be used as q or k of [`Graph::attention`]
+    /// only, directly or through [`Graph::rope`].
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless heads fill a row and `w` has a head's length,
+    /// [`GraphError::Shape`] unless the heads fill a row and `w` has `head_dim` elements;
     /// [`GraphError::Foreign`].
     pub fn head_norm(
         &mut self,
@@ -31,10 +31,10 @@ impl Graph {
         Ok(self.push("head_norm", &name, kind, shape, dtype))
     }
 
-    /// Turns each head of `x`, `[tokens, heads · head_dim]`, by its token's position.
+    /// Rotates each head of `x`, `[tokens, heads · head_dim]`, by the token's position.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless rows are tokens, heads fill a row, and the spec fits a head.
+    /// [`GraphError::Shape`] unless rows are tokens, the heads fill a row, and the spec fits a head.
     pub fn rope(&mut self, x: NodeId, head_dim: usize, spec: &RopeSpec) -> Result<NodeId, GraphError> {
         let shape = self.shape(x)?;
         self.expect_tokens("rope", shape.0)?;
@@ -48,10 +48,10 @@ impl Graph {
         Ok(self.push("rope", "", NodeKind::Rope { x, head_dim, spec: spec.clone() }, shape, dtype))
     }
 
-    /// Appends `k` and `v` to the pages of the layer, and attends from `q` to all of the past.
+    /// Appends `k` and `v` to the layer's KV pages, then computes attention of `q` over all cached positions.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless `q`, `k` and `v` are tokens of the spec's heads.
+    /// [`GraphError::Shape`] unless `q`, `k` and `v` are `[tokens, heads · dim]` with the spec's heads.
     pub fn attention(
         &mut self,
         q: NodeId,
@@ -75,17 +75,17 @@ impl Graph {
         Ok(self.push("attention", "", NodeKind::Attention { q, k, v, spec }, shape, Dtype::Activation))
     }
 
-    /// Rows beside tokens and outputs: the axis of this number among a step's
-    /// [`axes`](crate::ir::StepInput::axes), with at most `max` rows in a step.
+    /// An additional row axis next to tokens and outputs: entry `id` of the step's
+    /// [`axes`](crate::ir::StepInput::axes), with at most `max` rows per step.
     pub fn axis(&self, id: u32, max: usize) -> Rows {
         Rows::Axis(Axis { id, max })
     }
 
-    /// Attention of each row of `q` over the rows of `k` and `v` that its sequence has in this step: see
+    /// Attention of each row of `q` over the rows of `k` and `v` of the same sequence in this step: see
     /// [`crate::ir::RowAttention`].
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless the operands are rows of the spec's heads.
+    /// [`GraphError::Shape`] unless the operands have the spec's heads.
     pub fn row_attention(
         &mut self,
         q: NodeId,

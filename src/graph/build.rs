@@ -1,4 +1,4 @@
-//! Building a graph: each method checks shapes, infers the result's, and adds a node.
+//! Graph builder: each method checks operand shapes, infers the result's shape, and adds a node.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::ir::{
 use super::node::{Node, NodeKind};
 use super::{Dtype, GraphError, MatrixSpec, NodeId, StateId, StateSpec, VectorSpec};
 
-/// A lazy graph. Weights are declared by name, and values are `[rows, cols]` with the rows of the
-/// step's tokens, of its outputs, or a fixed number of them.
+/// A lazy graph of operations. Weights are declared by name. Values are `[rows, cols]`; rows are the step's
+/// tokens, its outputs, or a fixed number.
 ///
 /// ```
 /// use ottava::ir::{Activation, Rows};
@@ -37,7 +37,7 @@ pub struct Graph {
     pub(super) names: Names,
 }
 
-/// Where each name stands in the list of its kind: a file may declare as many weights as it has bytes for.
+/// Index of each name in the list of its kind. A file may declare very many weights, so lookup is by hash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     pub(super) matrices: HashMap<String, usize>,
@@ -47,7 +47,7 @@ pub(super) struct Names {
 }
 
 impl Graph {
-    /// All that the graph computes, whatever it is compiled for; its weights are not in it.
+    /// The computation, independent of compile options and of the weights' values.
     pub(crate) fn definition(&self) -> impl std::fmt::Debug + '_ {
         (&self.nodes, &self.matrices, &self.vectors, &self.outputs)
     }
@@ -57,11 +57,11 @@ impl Graph {
         Graph::default()
     }
 
-    /// Declares a weight matrix of `rows` output by `cols` input features. The same name and shape
-    /// again is the same matrix (tied embeddings).
+    /// Declares a weight matrix of `rows` output by `cols` input features. A second declaration with equal
+    /// name and shape returns the same id (tied embeddings).
     ///
     /// # Errors
-    /// [`GraphError::Duplicate`] if the name has another shape already.
+    /// [`GraphError::Duplicate`] if the name is declared with another shape.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, GraphError> {
         let spec = MatrixSpec { name: name.into(), first_row: 0, rows, cols };
         let index = match self.names.matrices.get(name) {
@@ -80,10 +80,10 @@ impl Graph {
         Ok(MatrixId(index as u32))
     }
 
-    /// Declares a weight vector. The same name and length again is the same vector.
+    /// Declares a weight vector. A second declaration with equal name and length returns the same id.
     ///
     /// # Errors
-    /// [`GraphError::Duplicate`] if the name has another length already.
+    /// [`GraphError::Duplicate`] if the name is declared with another length.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<VectorId, GraphError> {
         let index = match self.names.vectors.get(name) {
             Some(&index) if self.vectors[index].len == len => index,
@@ -100,7 +100,8 @@ impl Graph {
         Ok(VectorId(index as u32))
     }
 
-    /// A value that [`Session::set_input`](crate::session::Session::set_input) fills before a run, `[rows, cols]`.
+    /// An input `[rows, cols]`, set by [`Session::set_input`](crate::session::Session::set_input) before a
+    /// run.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken.
@@ -114,7 +115,7 @@ impl Graph {
         Ok(node)
     }
 
-    /// Names a result, which is kept in f32 unless it was cast.
+    /// Declares a named output. It is stored in f32 unless it was cast.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::Foreign`].
@@ -129,7 +130,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The tokens' rows of `table`, times `scale`: `[tokens, table.cols]`, the residual stream.
+    /// Token embeddings: the rows of `table` for the step's tokens, times `scale`. `[tokens, table.cols]`,
+    /// the residual stream.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -142,7 +144,7 @@ impl Graph {
     /// `x / sqrt(mean(x²) + eps) · w` over each row.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless `w` has a row's length, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless `w` has `cols` elements, [`GraphError::Foreign`].
     pub fn rms_norm(&mut self, x: NodeId, w: VectorId, eps: f32) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         let VectorSpec { name, len } = self.vector_spec(w)?.clone();
@@ -154,7 +156,7 @@ impl Graph {
     /// `(x − mean(x)) / sqrt(variance(x) + eps) · w + b` over each row.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless `w` and `b` have a row's length, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless `w` and `b` have `cols` elements, [`GraphError::Foreign`].
     pub fn layer_norm(
         &mut self,
         x: NodeId,
@@ -177,7 +179,7 @@ impl Graph {
     /// `x · mᵀ`: `[rows, m.rows]`.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless `m.cols` is a row's length, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless `x` has `m.cols` columns, [`GraphError::Foreign`].
     pub fn matmul(&mut self, x: NodeId, m: MatrixId) -> Result<NodeId, GraphError> {
         self.product(x, m, None)
     }
@@ -185,7 +187,7 @@ impl Graph {
     /// `x · mᵀ + bias`: `[rows, m.rows]`.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless `m.cols` is a row's length and the bias has `m.rows` elements,
+    /// [`GraphError::Shape`] unless `x` has `m.cols` columns and the bias has `m.rows` elements,
     /// [`GraphError::Foreign`].
     pub fn matmul_bias(&mut self, x: NodeId, m: MatrixId, bias: VectorId) -> Result<NodeId, GraphError> {
         self.product(x, m, Some(bias))
@@ -207,10 +209,10 @@ impl Graph {
         Ok(self.push("matmul", &spec.name, kind, (rows, spec.rows), Dtype::Activation))
     }
 
-    /// The rows of `x` whose logits the step wants: `[outputs, cols]`.
+    /// The rows of `x` for which the step requests logits: `[outputs, cols]`.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless rows are tokens.
+    /// [`GraphError::Shape`] unless the rows are tokens.
     pub fn outputs(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         self.expect_tokens("outputs", rows)?;
@@ -218,26 +220,26 @@ impl Graph {
         Ok(self.push("outputs", "", NodeKind::Outputs { x }, (Rows::Outputs, cols), dtype))
     }
 
-    /// `a + b`; `b` may be one fixed row, added to all.
+    /// `a + b`, elementwise; a `b` of one fixed row is broadcast over the rows.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    /// [`GraphError::Shape`] for other shapes.
     pub fn add(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
         self.binary("add", a, b, BinaryFn::Add)
     }
 
-    /// `a − b`, elementwise; `b` may be one fixed row, subtracted from all.
+    /// `a − b`, elementwise; a `b` of one fixed row is broadcast over the rows.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    /// [`GraphError::Shape`] for other shapes.
     pub fn sub(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
         self.binary("sub", a, b, BinaryFn::Sub)
     }
 
-    /// `a · b`, elementwise; `b` may be one fixed row, used for all.
+    /// `a · b`, elementwise; a `b` of one fixed row is broadcast over the rows.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    /// [`GraphError::Shape`] for other shapes.
     pub fn mul(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
         self.binary("mul", a, b, BinaryFn::Mul)
     }
@@ -250,7 +252,7 @@ impl Graph {
         Ok(self.push(op, "", NodeKind::Binary { a, b, f }, left, dtype))
     }
 
-    /// An activation function of every element.
+    /// Elementwise activation function.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -258,7 +260,7 @@ impl Graph {
         self.unary("activation", x, UnaryFn::Activation(activation))
     }
 
-    /// `x · factor`.
+    /// `x · factor`, elementwise.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -266,7 +268,7 @@ impl Graph {
         self.unary("scale", x, UnaryFn::Scale(factor))
     }
 
-    /// `cap · tanh(x / cap)`.
+    /// `cap · tanh(x / cap)`, elementwise.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -298,10 +300,10 @@ impl Graph {
         Ok(self.push("softmax", "", NodeKind::Softmax { x }, shape, dtype))
     }
 
-    /// The token of each row of logits, `[rows, 1]`: see [`crate::ir::Op::Sample`].
+    /// Samples a token per row of logits, `[rows, 1]`: see [`crate::ir::Op::Sample`].
     ///
     /// # Errors
-    /// [`GraphError::Shape`] for more columns than f32 can count.
+    /// [`GraphError::Shape`] for more than 2²⁴ columns, the limit of exact integers in f32.
     pub fn sample(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         const COLS_MAX: usize = 1 << 24;
         let (rows, cols) = self.shape(x)?;
@@ -312,7 +314,7 @@ impl Graph {
         Ok(self.push("sample", "", NodeKind::Sample { x }, (rows, 1), Dtype::Exact(Precision::F32)))
     }
 
-    /// Rows become columns; both are fixed.
+    /// Transposes a matrix with a fixed number of rows.
     ///
     /// # Errors
     /// [`GraphError::Shape`] unless the rows are fixed.
@@ -324,11 +326,11 @@ impl Graph {
         Ok(self.push("transpose", "", NodeKind::Transpose { x }, (Rows::Fixed(cols), fixed), dtype))
     }
 
-    /// The mean of each output's sequence's rows of this step, `[outputs, cols]`, or of fixed rows `[1, cols]`: see
-    /// [`MeanRows`].
+    /// Mean over the rows of each output's sequence in this step, `[outputs, cols]`, or over fixed rows,
+    /// `[1, cols]`: see [`MeanRows`].
     ///
     /// # Errors
-    /// [`GraphError::Shape`] for rows of outputs.
+    /// [`GraphError::Shape`] if the rows are outputs.
     pub fn mean_rows(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         let Some(pooled) = MeanRows::pooled(rows) else {
@@ -337,7 +339,7 @@ impl Graph {
         Ok(self.push("mean_rows", "", NodeKind::MeanRows { x }, (pooled, cols), Dtype::Activation))
     }
 
-    /// Rows and columns of a node.
+    /// Shape of a node.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -345,12 +347,12 @@ impl Graph {
         self.node(x).map(|node| (node.rows, node.cols))
     }
 
-    /// The node that is an output of this name, if there is one.
+    /// The node of the output `output`, if declared.
     pub fn named(&self, output: &str) -> Option<NodeId> {
         self.names.outputs.get(output).map(|&index| self.outputs[index].1)
     }
 
-    /// How a node is stored.
+    /// Storage type of a node.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
@@ -358,12 +360,12 @@ impl Graph {
         self.node(x).map(|node| node.dtype)
     }
 
-    /// The weight matrices declared, by [`MatrixId`].
+    /// Declared weight matrices, indexed by [`MatrixId`].
     pub fn matrices(&self) -> &[MatrixSpec] {
         &self.matrices
     }
 
-    /// The weight vectors declared, by [`VectorId`].
+    /// Declared weight vectors, indexed by [`VectorId`].
     pub fn vectors(&self) -> &[VectorSpec] {
         &self.vectors
     }

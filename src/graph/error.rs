@@ -1,31 +1,30 @@
-//! What can be wrong with a graph.
+//! Errors of building and compiling graphs.
 
-/// Why a graph could not be built or compiled. Nodes are named by their operation, their
-/// weight if they have one, and their number.
+/// An error of building or compiling a graph. Nodes are identified by operation, weight (if any), and number.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// Operands do not fit each other.
+    /// Operand shapes do not match.
     #[error("{node}: expected {expected}, found {found}")]
     Shape {
         /// The node.
         node: String,
-        /// What its contract asks for.
+        /// The expected operands.
         expected: String,
-        /// What it was given.
+        /// The operands found.
         found: String,
     },
-    /// A node, matrix, vector or state of another graph.
+    /// An id that belongs to another graph.
     #[error("{what} {index} is not in this graph, which has {count}")]
     Foreign {
         /// "node", "matrix", "vector" or "state".
         what: &'static str,
-        /// Its number.
+        /// The id.
         index: usize,
-        /// How many this graph has.
+        /// Number of such ids in this graph.
         count: usize,
     },
-    /// Two things of one name that are not the same.
+    /// A name is declared twice with different shapes.
     #[error("{what} {name} is declared twice: {first}, then {second}")]
     Duplicate {
         /// "matrix", "vector", "state", "input" or "output".
@@ -37,33 +36,33 @@ pub enum GraphError {
         /// The second shape.
         second: String,
     },
-    /// A node is used where no operation can stand for it.
+    /// A node is used where it cannot be lowered to an operation.
     #[error("{node}: {reason}")]
     Unsupported {
         /// The node.
         node: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
-    /// A graph without an output computes nothing.
+    /// The graph has no outputs.
     #[error("the graph has no output")]
     NoOutput,
-    /// No output of this name.
+    /// There is no output of this name.
     #[error("no output is named {name}; there are: {known}")]
     UnknownOutput {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The existing names.
         known: String,
     },
-    /// The arena does not fit the address space.
+    /// The arena exceeds the address space.
     #[error("{node}: {rows} rows of {cols} elements are too large")]
     TooLarge {
-        /// The value's node.
+        /// The node of the value.
         node: String,
-        /// Most rows.
+        /// Maximum number of rows.
         rows: usize,
-        /// Elements in a row.
+        /// Elements per row.
         cols: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Building a graph, continued: matrices that one tensor holds, and mixtures of experts.
+//! Graph builder: matrices stored in one tensor, and mixtures of experts (MoE).
 
 use crate::ir::{MatrixId, MatrixStack, Precision};
 
@@ -7,10 +7,11 @@ use super::node::NodeKind;
 use super::{Dtype, Graph, GraphError, MatrixSpec, NodeId};
 
 impl Graph {
-    /// Declares `count` weight matrices of one shape, whose rows follow each other under one name.
+    /// Declares `count` weight matrices of equal shape, stored consecutively in the tensor `name`.
     ///
     /// # Errors
-    /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::TooLarge`] for too many rows.
+    /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::TooLarge`] if the total number of rows
+    /// overflows.
     pub fn matrix_stack(
         &mut self,
         name: &str,
@@ -26,7 +27,7 @@ impl Graph {
         Ok(MatrixStack { first, count })
     }
 
-    /// Declares weight matrices of so many rows each, which follow each other under one name.
+    /// Declares weight matrices with the given numbers of rows, stored consecutively in the tensor `name`.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken.
@@ -61,10 +62,11 @@ impl Graph {
         Ok(())
     }
 
-    /// The `top_k` experts of each row of logits, and their weights: `[rows, 2 · top_k]`. See [`crate::ir::Route`].
+    /// MoE router: the `top_k` experts of each row of logits and their weights, `[rows, 2 · top_k]`. See
+    /// [`crate::ir::Route`].
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless there are as many experts, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless `1 <= top_k <= cols`, [`GraphError::Foreign`].
     pub fn route(&mut self, x: NodeId, top_k: usize, renormalise: bool) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         self.expect("route", "", (1..=cols).contains(&top_k), || {
@@ -74,10 +76,11 @@ impl Graph {
         Ok(self.push("route", "", kind, (rows, 2 * top_k), Dtype::Exact(Precision::F32)))
     }
 
-    /// Each row of `x`, or its part for each expert, times its experts' matrices: `[rows, top_k · matrix.rows]`.
+    /// Product of each row of `x` (or of one part of it per expert) with its experts' matrices:
+    /// `[rows, top_k · matrix.rows]`.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless rows and columns fit, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless rows and columns match, [`GraphError::Foreign`].
     pub fn expert_matmul(
         &mut self,
         x: NodeId,
@@ -97,10 +100,10 @@ impl Graph {
         Ok(self.push("expert_matmul", &spec.name, kind, (rows, top_k * spec.rows), Dtype::Activation))
     }
 
-    /// The sum of each row's parts, one an expert, by the experts' weights.
+    /// Weighted sum of each row's expert results.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless there is a part for each expert, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless `x` has `top_k` parts of equal length, [`GraphError::Foreign`].
     pub fn combine(&mut self, x: NodeId, routes: NodeId) -> Result<NodeId, GraphError> {
         let ((rows, cols), top_k) = (self.shape(x)?, self.top_k(routes)?);
         let fits = cols.is_multiple_of(top_k) && self.shape(routes)?.0 == rows;

@@ -1,8 +1,8 @@
-//! Fusion passes: each merges one pattern of a program and changes no result.
+//! Fusion passes: each merges one pattern of operations without changing results.
 //!
-//! A value may be fused away only if nothing else reads it and it is not an input or output. A
-//! pass sweeps the program once with the uses as they were at its start; what it has merged since
-//! only moves reads to earlier steps, so stale uses refuse too much, never too little.
+//! A value may be fused away only if it has no other reader and is not an input or output. A pass sweeps the
+//! program once with the uses computed at its start. Merges only move reads to earlier steps, so stale uses
+//! are conservative: they prevent valid fusions, but never allow invalid ones.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,7 +23,7 @@ pub(super) fn fuse(program: &mut Program) {
     add_norms_to_residual(program);
 }
 
-/// `rope(q), rope(k) → append` becomes an append that rotates.
+/// Fuses `rope(q), rope(k) → append` into an append with rotation.
 pub(super) fn rope_into_append(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
@@ -53,7 +53,7 @@ pub(super) fn rope_into_append(program: &mut Program) {
     remove(program, &dead);
 }
 
-/// The rotation of heads of `dim`, and the value that it rotates.
+/// The rotation of a rope step over heads of `dim`, and the rotated value.
 fn plain_rope(step: &Step, dim: usize) -> Option<(Rope, Value)> {
     match (&step.op, step.renames.first()) {
         (Op::Rope(ApplyRope { rope, head_dim, .. }), Some(&(old, _))) if *head_dim == dim => {
@@ -63,7 +63,7 @@ fn plain_rope(step: &Step, dim: usize) -> Option<(Rope, Value)> {
     }
 }
 
-/// `norm → matmul` becomes a matmul that normalises its source, if only matmuls read the norm.
+/// Fuses `norm → matmul` into a matmul that normalises its source, if all readers of the norm are matmuls.
 pub(super) fn norm_into_matmul(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
@@ -90,7 +90,7 @@ pub(super) fn norm_into_matmul(program: &mut Program) {
     remove(program, &dead);
 }
 
-/// Matmuls of one source, under one norm, become one matmul where the first of them was.
+/// Merges matmuls with equal source and norm into one matmul, at the position of the first.
 pub(super) fn merge_shared_sources(program: &mut Program) {
     let mut firsts: HashMap<(Value, Option<(u32, u32)>), usize> = HashMap::new();
     let mut dead = BTreeSet::new();
@@ -110,7 +110,7 @@ pub(super) fn merge_shared_sources(program: &mut Program) {
     remove(program, &dead);
 }
 
-/// `activation(gate) · up`, both products of one matmul, becomes one gated product.
+/// Fuses `activation(gate) · up`, both products of one matmul, into one gated product.
 pub(super) fn gate_products(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
@@ -144,7 +144,7 @@ struct Gate {
     up: Value,
 }
 
-/// Whether `activated · plain` is a gate: see [`gate_products`].
+/// Matches `activated · plain` as a gate: see [`gate_products`].
 fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Option<Gate> {
     let activation_at = single(program, uses, activated.offset)?;
     let Op::Unary(Unary { src, f: UnaryFn::Activation(_), .. }) = program.steps[activation_at].op else {
@@ -153,13 +153,13 @@ fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Optio
     let (gate, up) = (src.offset, plain.offset);
     let matmul_at = single(program, uses, gate)?;
     let Op::Matmul(matmul) = &program.steps[matmul_at].op else { return None };
-    // A value that is both has two readers, so it is no single one.
+    // A value used as both gate and up has two readers and is rejected here.
     single(program, uses, up)?;
     let both = [gate, up].iter().all(|&value| matrix_of(&matmul.products, value).is_some());
     both.then_some(Gate { activation_at, matmul_at, gate, up })
 }
 
-/// The matrix of a product that is stored without a bias.
+/// The matrix of a product that is stored without bias.
 fn matrix_of(products: &[Product], value: Value) -> Option<MatrixId> {
     let stored = |product: &&Product| {
         let plain = product.bias.is_none() && product.epilogue == Epilogue::Write(Write::Store);
@@ -168,7 +168,7 @@ fn matrix_of(products: &[Product], value: Value) -> Option<MatrixId> {
     products.iter().find(stored).map(|product| product.matrix)
 }
 
-/// `residual + product` becomes a product that is added to the residual in place.
+/// Fuses `residual + product` into a product added to the residual in place.
 pub(super) fn add_products_to_residual(program: &mut Program) {
     add_to_residual(program, |step, value, dst| {
         let Op::Matmul(matmul) = &mut step.op else { return false };
@@ -182,7 +182,7 @@ pub(super) fn add_products_to_residual(program: &mut Program) {
     });
 }
 
-/// `residual + norm(x)` becomes a norm that is added to the residual in place.
+/// Fuses `residual + norm(x)` into a norm added to the residual in place.
 pub(super) fn add_norms_to_residual(program: &mut Program) {
     add_to_residual(program, |step, _, sum| {
         let Op::Norm(Normalize { dst, write: write @ Write::Store, .. }) = &mut step.op else { return false };
@@ -191,8 +191,8 @@ pub(super) fn add_norms_to_residual(program: &mut Program) {
     });
 }
 
-/// Merges each add into the step that computes one of its terms, if the other term may be
-/// overwritten there. `merge` turns the step's result `value` into an addition to `sum`.
+/// Merges each add into the step that computes one of its terms, if the other term may be overwritten there.
+/// `merge` changes the step to add its result `value` to `sum`.
 fn add_to_residual(program: &mut Program, merge: impl Fn(&mut Step, Value, Place) -> bool) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
@@ -210,8 +210,8 @@ fn add_to_residual(program: &mut Program, merge: impl Fn(&mut Step, Value, Place
     remove(program, &dead);
 }
 
-/// The step that computes `term`, if it may overwrite `residual` with the sum that step `add`
-/// computes: `residual` exists by then, and nobody reads it then or later.
+/// The step that computes `term`, if it may overwrite `residual` with the sum of step `add`: `residual` is
+/// defined before the step, and `add` is its only reader from then on.
 fn residual_step(program: &Program, uses: &Uses, add: usize, residual: Value, term: Value) -> Option<usize> {
     let Op::Binary(Binary { dst, .. }) = program.steps[add].op else { return None };
     let at = single(program, uses, term)?;
@@ -224,7 +224,7 @@ fn residual_step(program: &Program, uses: &Uses, add: usize, residual: Value, te
     (fits && ready && free).then_some(at)
 }
 
-/// The step that defines a value which one operand alone reads.
+/// The step that defines `value`, if the value has exactly one reader.
 fn single(program: &Program, uses: &Uses, value: Value) -> Option<usize> {
     let alone = uses.reads[value].len() == 1 && !program.values[value].pinned;
     uses.def[value].filter(|_| alone)

@@ -1,8 +1,8 @@
-//! Lowering: the nodes that the outputs need become a program, one operation a node.
+//! Lowering: turns the nodes needed by the outputs into a program, one operation per node.
 //!
-//! Two things are decided here because no operation could express them otherwise: the angles of
-//! each distinct rotation are computed once, first; and a per-head norm (with the rotation behind
-//! it) becomes part of the attention's [`KvAppend`].
+//! Two patterns are handled here because no operation expresses them alone. The angles of each distinct
+//! rotary embedding are computed once, at the start. A per-head norm, with the rotation after it, becomes
+//! part of the attention's [`KvAppend`].
 
 mod heads;
 mod layers;
@@ -24,20 +24,20 @@ use layers::Layers;
 struct Lowering<'g> {
     graph: &'g Graph,
     activations: Precision,
-    /// By node: whether an output needs it.
+    /// By node: whether an output depends on it.
     needed: Vec<bool>,
-    /// By node: whether attentions alone use it and compute it themselves.
+    /// By node: whether it is computed within the attentions that use it, its only users.
     absorbed: Vec<bool>,
-    /// By node: whether it is an output.
+    /// By node: whether it is a named output.
     named: Vec<bool>,
-    /// By node, once lowered.
+    /// Value of each lowered node.
     values: Vec<Option<Value>>,
     angles: Vec<(&'g RopeSpec, Value)>,
     layers: Layers,
     program: Program,
 }
 
-/// The program of a graph's outputs, unfused.
+/// Lowers a graph to an unfused program.
 pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, GraphError> {
     let count = graph.nodes.len();
     let mut lowering = Lowering {
@@ -70,7 +70,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
 }
 
 impl<'g> Lowering<'g> {
-    /// Each state is carried by one node.
+    /// Checks that each state belongs to at most one node.
     fn check_states(&self) -> Result<(), GraphError> {
         let mut carried = HashSet::new();
         let again =
@@ -106,7 +106,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Angles do not depend on the pairing.
+    /// Angles are independent of the pairing of elements.
     fn angles_of(&self, spec: &RopeSpec) -> Option<Value> {
         let same = |other: &RopeSpec| other.inv_freq == spec.inv_freq && other.magnitude == spec.magnitude;
         self.angles.iter().find(|(other, _)| same(other)).map(|&(_, value)| value)
@@ -143,7 +143,7 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
-    /// Nodes that are one operation with a destination of its own.
+    /// Lowers a node that is a single operation with its own destination.
     fn lower_plain(&mut self, index: usize) -> Result<Step, GraphError> {
         let node = &self.graph.nodes[index];
         let sources =
@@ -196,7 +196,7 @@ impl<'g> Lowering<'g> {
         }))
     }
 
-    /// Pushes the append, and returns the attention.
+    /// Adds the KV append and returns the attention.
     fn lower_attention(
         &mut self,
         index: usize,

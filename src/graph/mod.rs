@@ -1,12 +1,11 @@
 //! Lazy graphs of tensor operations, compiled into plans that run without allocating.
 //!
-//! A [`Graph`] (`build`, `node`) holds typed nodes; nothing is computed while it is built. It may be several programs
-//! (`programs`).
-//! [`Graph::compile`] lowers what the outputs need to backend operations over numbered values
-//! (`lower`, `program`), fuses them (`fuse`), gives every value a place in one arena by liveness
-//! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`](crate::session::Session) binds a
-//! plan to a backend and its weights, and runs it. The operations are [`crate::ir::Op`]; which graph a model
-//! is, is not known here (see [`crate::model`]).
+//! A [`Graph`] (`build`, `node`) holds typed nodes and computes nothing itself. It may contain several
+//! programs (`programs`). [`Graph::compile`] lowers the nodes needed by the outputs to backend operations
+//! over numbered values (`lower`, `program`), fuses them (`fuse`), assigns every value a place in one arena
+//! by liveness (`arena`), and returns a [`Plan`] (`plan`). A [`Session`](crate::session::Session) binds a
+//! plan to a backend and its weights, and runs it. The operations are [`crate::ir::Op`]. The graphs of model
+//! families are in [`crate::model`].
 
 #![forbid(unsafe_code)]
 
@@ -34,25 +33,25 @@ pub use node::{
 };
 pub use plan::Plan;
 
-/// Whether operations are merged where that changes no result.
+/// Whether to fuse operations. Fusion does not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fusion {
     /// All fusions.
     #[default]
     On,
-    /// One operation a node: for tests, and for finding a wrong fusion.
+    /// One operation per node, for tests and for bisecting fusion bugs.
     Off,
 }
 
-/// What a plan is compiled for.
+/// Options of [`Graph::compile`].
 #[derive(Clone, Copy)]
 pub struct CompileOptions<'a> {
-    /// Room for the rows of a step.
+    /// Maximum rows of a step.
     pub limits: StepLimits,
-    /// Bytes of an arena element: [`crate::backend::Backend::element_bytes`].
+    /// Bytes per arena element: [`crate::backend::Backend::element_bytes`].
     pub element_bytes: &'a dyn Fn(Precision) -> usize,
-    /// Merge operations or not.
+    /// Whether to fuse operations.
     pub fuse: Fusion,
-    /// How values of [`Dtype::Activation`] are stored.
+    /// Storage type of [`Dtype::Activation`] values.
     pub activations: Precision,
 }

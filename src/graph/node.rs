@@ -1,4 +1,4 @@
-//! Nodes: what a graph holds before it is compiled.
+//! Graph nodes and their parameters, before compilation.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::ir::{
     State, UnaryFn, VectorId,
 };
 
-/// A value of a [`super::Graph`].
+/// Id of a value in a [`super::Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(super) u32);
 
@@ -17,17 +17,17 @@ impl NodeId {
     }
 }
 
-/// How a value is stored, as far as the graph says so.
+/// Storage type of a value in a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
-    /// As [`super::CompileOptions::activations`] says.
+    /// The type set by [`super::CompileOptions::activations`].
     Activation,
-    /// Just so: the residual stream, results, and what was cast.
+    /// A fixed type: residual stream, outputs, and casts.
     Exact(Precision),
 }
 
 impl Dtype {
-    /// The type of an elementwise result: f32 wins, then the exact type, then activations.
+    /// Type of an elementwise result: f32 wins, then an exact type, then activations.
     pub(super) fn join(self, other: Dtype) -> Dtype {
         match (self, other) {
             (a, b) if a == b => a,
@@ -46,85 +46,85 @@ impl Dtype {
     }
 }
 
-/// A rotary embedding (Su et al. 2021): which elements turn, and how fast.
+/// Rotary embedding (Su et al. 2021): rotated elements and frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// Elements of each head that turn, from its start; even.
+    /// Number of rotated elements per head, from its start; even.
     pub dims: usize,
-    /// Radians a position, `[dims / 2]`.
+    /// Frequencies in radians per position, `[dims / 2]`.
     pub inv_freq: Arc<[f64]>,
-    /// Scales the rotated elements (YaRN's attention factor), else 1.
+    /// Scale of the rotated elements (YaRN's attention factor). Usually 1.
     pub magnitude: f32,
-    /// Which elements turn together.
+    /// Pairing of rotated elements.
     pub pairing: RopePairing,
 }
 
-/// What an attention does beside its operands; see [`crate::ir::Attention`].
+/// Parameters of an attention; see [`crate::ir::Attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Its number among the layers that have keys and values; each attention of a graph has its own.
+    /// Index among the layers with a KV cache; unique per attention of a graph.
     pub layer: usize,
-    /// The heads' shape.
+    /// Head counts and head size.
     pub heads: Heads,
-    /// Multiplies the products.
+    /// Scale of the q·k products.
     pub scale: f32,
-    /// Positions that a query sees, itself included; all if none.
+    /// Visible positions, including the query's own; `None` for all.
     pub window: Option<u32>,
-    /// `cap · tanh(x / cap)` of the scaled products.
+    /// Soft cap of the scaled products: `cap · tanh(x / cap)`.
     pub soft_cap: Option<f32>,
 }
 
-/// What an attention over rows does beside its operands; see [`crate::ir::RowAttention`].
+/// Parameters of an attention over rows; see [`crate::ir::RowAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowAttentionSpec {
-    /// The heads' shape.
+    /// Head counts and head size.
     pub heads: Heads,
-    /// Multiplies the products.
+    /// Scale of the q·k products.
     pub scale: f32,
-    /// Which keys a query sees.
+    /// Attention mask.
     pub sees: Sees,
 }
 
-/// Layers of a KV pool that have the same heads.
+/// Layers of a KV pool with equal heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// How many; one more than the highest number where all layers are alike.
+    /// Number of layers; the highest layer number plus one if all layers of the graph have this shape.
     pub layers: usize,
-    /// Key and value heads of a layer.
+    /// KV heads per layer.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub head_dim: usize,
 }
 
-/// A state of a [`super::Graph`].
+/// Id of a state in a [`super::Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub(super) u32);
 
-/// A state that a graph declares: what a layer keeps of each sequence.
+/// A declared state: fixed-size memory of a recurrent layer, per sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSpec {
-    /// Names it in errors.
+    /// Name in error messages.
     pub name: String,
-    /// Its shape, and its place among the states of a sequence.
+    /// Shape, and offset within a sequence's state slot.
     pub state: State,
 }
 
-/// What the gated delta rule reads of each row; see [`crate::ir::GatedDelta`].
+/// Operands of the gated delta rule; see [`crate::ir::GatedDelta`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaOperands {
-    /// Queries, as many columns as key heads have.
+    /// Queries, `[tokens, key heads · key_dim]`.
     pub q: NodeId,
-    /// Keys, as many.
+    /// Keys, `[tokens, key heads · key_dim]`.
     pub k: NodeId,
-    /// Values.
+    /// Values, `[tokens, value heads · value_dim]`.
     pub v: NodeId,
-    /// The logarithm of what is left of the state, one column for each value head.
+    /// Logarithm of the state's decay factor, one column per value head.
     pub decay: NodeId,
-    /// How much of a change is made, one column for each value head.
+    /// Step size of the update, one column per value head.
     pub beta: NodeId,
 }
 
-/// What a node computes.
+/// Operation of a node.
 #[derive(Clone, Debug)]
 pub(super) enum NodeKind {
     Input,
@@ -150,7 +150,7 @@ pub(super) enum NodeKind {
 }
 
 impl NodeKind {
-    /// The nodes that it reads.
+    /// Operand nodes.
     pub(super) fn operands(&self) -> Vec<NodeId> {
         match *self {
             NodeKind::Input | NodeKind::Embed { .. } => Vec::new(),
@@ -175,7 +175,7 @@ impl NodeKind {
         }
     }
 
-    /// The state that it carries.
+    /// The recurrent state of the node, if any.
     pub(super) fn state(&self) -> Option<StateId> {
         match *self {
             NodeKind::ShortConv { state, .. } | NodeKind::GatedDelta { state, .. } => Some(state),
@@ -191,28 +191,28 @@ pub(super) struct Node {
     pub rows: Rows,
     pub cols: usize,
     pub dtype: Dtype,
-    /// As errors name it: operation, weight, number.
+    /// Name in error messages: operation, weight, number.
     pub label: String,
 }
 
-/// A weight matrix that a graph declares, `[rows, cols]`: output by input features.
+/// A declared weight matrix, `[rows, cols]`: output by input features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixSpec {
-    /// Names it in errors and in the file.
+    /// Tensor name, also in error messages.
     pub name: String,
-    /// Where it begins among the rows of that name: above 0 where one tensor holds several, as experts.
+    /// First row within the tensor; nonzero if one tensor holds several matrices, such as experts.
     pub first_row: usize,
-    /// Output features.
+    /// Number of rows (output features).
     pub rows: usize,
-    /// Input features.
+    /// Number of columns (input features).
     pub cols: usize,
 }
 
-/// A weight vector that a graph declares.
+/// A declared weight vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VectorSpec {
-    /// Names it in errors and in the file.
+    /// Tensor name, also in error messages.
     pub name: String,
-    /// Its elements.
+    /// Number of elements.
     pub len: usize,
 }

@@ -1,4 +1,4 @@
-//! The plan: what a graph compiles to, and how it is printed.
+//! Compiled plans: the result of [`Graph::compile`], and its listing.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::fuse::fuse;
 use super::lower::lower;
 use super::{CompileOptions, Fusion, Graph, GraphError, KvShape, MatrixSpec, StateSpec, VectorSpec};
 
-/// A compiled graph: operations in order, over places in one arena. Prints as a listing.
+/// A compiled graph: a list of operations over places in one arena. `Display` prints a listing.
 #[derive(Clone, Debug)]
 pub struct Plan {
     ops: Vec<Op>,
@@ -26,11 +26,11 @@ pub struct Plan {
 }
 
 impl Graph {
-    /// Compiles what the outputs need; other nodes cost nothing.
+    /// Compiles the nodes that the outputs depend on; other nodes are dropped.
     ///
     /// # Errors
-    /// [`GraphError::NoOutput`], [`GraphError::Unsupported`] for a node that no operation can
-    /// stand for, [`GraphError::TooLarge`].
+    /// [`GraphError::NoOutput`], [`GraphError::Unsupported`] for a node that cannot be lowered,
+    /// [`GraphError::TooLarge`].
     pub fn compile(&self, options: &CompileOptions<'_>) -> Result<Plan, GraphError> {
         let mut program = lower(self, options.activations)?;
         let sum_bytes = sum_bytes(&program, options)?;
@@ -58,7 +58,7 @@ impl Graph {
         })
     }
 
-    /// Token ids must be below the rows of every table they index.
+    /// Upper bound of token ids: the fewest rows among the embedding tables.
     fn vocab(&self, ops: &[Op]) -> Option<usize> {
         let rows = |op: &Op| match op {
             Op::Embed(Embed { table, .. }) => Some(self.matrices[table.0 as usize].rows),
@@ -69,72 +69,72 @@ impl Graph {
 }
 
 impl Plan {
-    /// The operations, in order.
+    /// Operations in execution order.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Bytes of the arena: what all values take that live at the same time.
+    /// Size of the arena in bytes. Values with disjoint lifetimes share memory.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
 
-    /// Bytes that the unfused graph's values would take, each in a place of its own.
+    /// Total bytes of the unfused graph's values without sharing of memory.
     pub fn unfused_sum_bytes(&self) -> usize {
         self.sum_bytes
     }
 
-    /// Where an output is, if there is one of this name.
+    /// Place of the output `output`, if it exists.
     pub fn place(&self, output: &str) -> Option<Place> {
         find(&self.outputs, output)
     }
 
-    /// Where an input is, if there is one of this name.
+    /// Place of the input `name`, if it exists.
     pub fn input(&self, name: &str) -> Option<Place> {
         find(&self.inputs, name)
     }
 
-    /// The inputs' names.
+    /// Names of the inputs.
     pub fn inputs(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The outputs' names.
+    /// Names of the outputs.
     pub fn outputs(&self) -> impl Iterator<Item = &str> {
         self.outputs.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The matrices to bind, by [`MatrixId`].
+    /// Matrices to bind, indexed by [`MatrixId`].
     pub fn matrices(&self) -> &[MatrixSpec] {
         &self.matrices
     }
 
-    /// The vectors to bind, by [`VectorId`].
+    /// Vectors to bind, indexed by [`VectorId`].
     pub fn vectors(&self) -> &[VectorSpec] {
         &self.vectors
     }
 
-    /// What a step may hold.
+    /// Maximum rows of a step.
     pub fn limits(&self) -> StepLimits {
         self.limits
     }
 
-    /// The KV pool that it needs, if it has an attention: the layers of one shape behind those of another.
+    /// Layers of the required KV pool, grouped by shape; empty without attention.
     pub fn kv(&self) -> &[KvShape] {
         &self.kv
     }
 
-    /// What its layers keep of each sequence beside pages, by [`StateId`](super::StateId).
+    /// Per-sequence states of recurrent layers, indexed by [`StateId`](super::StateId).
     pub fn states(&self) -> &[StateSpec] {
         &self.states
     }
 
-    /// Elements of a slot that holds all of [`Plan::states`]; 0 if there are none.
+    /// Elements of a slot for all [`Plan::states`]; 0 if there are none.
     pub fn state_elements(&self) -> usize {
         self.states.last().map_or(0, |spec| spec.state.range().end)
     }
 
-    /// Token ids must be below this, if the plan embeds tokens.
+    /// Upper bound of token ids, if the plan embeds tokens.
     pub fn vocab(&self) -> Option<usize> {
         self.vocab
     }

@@ -1,14 +1,13 @@
-//! The program: operations over numbered values, between the graph and the plan.
+//! Programs in SSA form: operations over numbered values, between the graph and the plan.
 //!
-//! A program is in single-assignment form: every value is defined by one step. It reuses the
-//! backend's [`Op`], whose places hold a value's number in `offset` until `arena` lays them out.
-//! An operation that works in place names the new value; [`Step::renames`] says which old value
-//! it takes the place of.
+//! Every value is defined by exactly one step. A program reuses the backend's [`Op`]; until `arena` lays it
+//! out, the `offset` of a place holds the number of a value. An in-place operation defines a new value;
+//! [`Step::renames`] records the old value that it overwrites.
 
 use super::KvShape;
 use crate::ir::{Op, Place, Precision, Role, Rows, Unary, UnaryFn};
 
-/// Number of a value.
+/// Index of a value.
 pub(super) type Value = usize;
 
 /// A value of the program.
@@ -17,24 +16,24 @@ pub(super) struct ValueInfo {
     pub rows: Rows,
     pub cols: usize,
     pub precision: Precision,
-    /// Inputs and outputs: in use from the first to the last step, never overwritten.
+    /// Inputs and outputs: alive from the first to the last step, never overwritten.
     pub pinned: bool,
-    /// The node that it comes from.
+    /// Label of the node that produced it.
     pub label: String,
 }
 
 impl ValueInfo {
-    /// Whether two values may take each other's place.
+    /// Whether two values may share memory.
     pub fn same_shape(&self, other: &ValueInfo) -> bool {
         (self.rows, self.cols, self.precision) == (other.rows, other.cols, other.precision)
     }
 }
 
-/// An operation, and the values whose places it takes over.
+/// An operation, and the values that it overwrites in place.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub op: Op,
-    /// `(old, new)`: the operation finds `old` where it leaves `new`.
+    /// `(old, new)`: the operation reads `old` and leaves `new` in the same memory.
     pub renames: Vec<(Value, Value)>,
 }
 
@@ -47,11 +46,11 @@ pub(super) struct Program {
     pub kv: Vec<KvShape>,
 }
 
-/// Where values are defined and read.
+/// Definitions and reads of values.
 pub(super) struct Uses {
-    /// By value: the step that defines it; none for inputs.
+    /// By value: the defining step; `None` for inputs.
     pub def: Vec<Option<usize>>,
-    /// By value: the steps that read it, rising; a step that reads twice counts twice.
+    /// By value: the reading steps in ascending order, once per read.
     pub reads: Vec<Vec<usize>>,
 }
 
@@ -60,26 +59,26 @@ impl Step {
         Step { op, renames: Vec::new() }
     }
 
-    /// Every place of the operation, as a value and its role.
+    /// All operands as pairs of role (access) and value.
     pub fn operands(&self) -> Vec<(Role, Value)> {
         self.op.places().into_iter().map(|(role, place)| (role, place.offset)).collect()
     }
 
-    /// The values that it needs.
+    /// Values that the step reads.
     pub fn reads(&self) -> Vec<Value> {
         let read = |(role, value): (Role, Value)| matches!(role, Role::Read | Role::Consume).then_some(value);
         let renamed = self.renames.iter().map(|&(old, _)| old);
         self.operands().into_iter().filter_map(read).chain(renamed).collect()
     }
 
-    /// The values that it needs and destroys.
+    /// Values that the step reads and overwrites.
     pub fn destroys(&self) -> Vec<Value> {
         let consumed = |(role, value): (Role, Value)| (role == Role::Consume).then_some(value);
         let renamed = self.renames.iter().map(|&(old, _)| old);
         self.operands().into_iter().filter_map(consumed).chain(renamed).collect()
     }
 
-    /// The values that it defines.
+    /// Values that the step defines.
     pub fn writes(&self) -> Vec<Value> {
         let written =
             |(role, value): (Role, Value)| matches!(role, Role::Write | Role::Update).then_some(value);
@@ -88,13 +87,13 @@ impl Step {
 }
 
 impl Program {
-    /// A new value.
+    /// Adds a value.
     pub fn value(&mut self, info: ValueInfo) -> Value {
         self.values.push(info);
         self.values.len() - 1
     }
 
-    /// A place that stands for a value until the arena is laid out.
+    /// A placeholder for a value until the arena is laid out.
     pub fn place(&self, value: Value) -> Place {
         let ValueInfo { rows, cols, precision, .. } = self.values[value];
         Place { offset: value, rows, cols, precision }
@@ -110,7 +109,7 @@ impl Program {
         uses
     }
 
-    /// Gives every operation that destroys a value which is needed later a copy of it to destroy.
+    /// Inserts copies where an operation would overwrite a value that is needed later.
     pub fn copy_what_is_needed_later(&mut self) {
         let uses = self.uses();
         let steps = std::mem::take(&mut self.steps);
@@ -129,7 +128,7 @@ impl Program {
         }
     }
 
-    /// Pushes a copy of `old` and lets `step` destroy the copy: one operand at a time.
+    /// Adds a copy of `old` for one operand of `step` to overwrite.
     fn copy_for(&mut self, step: &mut Step, old: Value, renamed: Option<Value>) {
         let like = &self.values[renamed.unwrap_or(old)];
         let copy = ValueInfo { pinned: false, label: self.values[old].label.clone(), ..like.clone() };

@@ -1,12 +1,13 @@
-//! The programs of a graph: some of its outputs, and what these need.
+//! Programs of a graph: subsets of its outputs with the nodes that they depend on.
 
 use super::build::{Graph, Names};
 use super::{GraphError, NodeId};
 
 impl Graph {
-    /// One of the programs that the graph is: it computes these outputs alone, and has the inputs that they need.
-    /// An encoder and its decoder are two programs of one graph. Nodes and weights keep their ids, so that a
-    /// [`Session`](crate::session::Session) runs the plans of all programs over weights that are bound once.
+    /// A subgraph with the given outputs and the inputs that they depend on. An encoder and a decoder, for
+    /// example, are two programs of one graph. Node and weight ids are unchanged, so that a
+    /// [`Session`](crate::session::Session) can run the plans of all programs over weights that are bound
+    /// once.
     ///
     /// # Errors
     /// [`GraphError::UnknownOutput`].
@@ -29,8 +30,8 @@ impl Graph {
         Ok(program)
     }
 
-    /// By node: whether an output needs it. Inputs keep their places even when nothing reads them: setting one is no
-    /// error.
+    /// By node: whether an output depends on it. Unused inputs count as needed, so that setting them is not
+    /// an error.
     pub(super) fn needed(&self) -> Vec<bool> {
         let mut needed = vec![false; self.nodes.len()];
         let mut open: Vec<NodeId> = self.outputs.iter().chain(&self.inputs).map(|&(_, node)| node).collect();

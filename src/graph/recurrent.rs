@@ -1,4 +1,4 @@
-//! Building a graph, continued: states of sequences, and what carries them from token to token.
+//! Graph builder: per-sequence states and the recurrent operations that use them.
 
 use crate::ir::{DeltaHeads, Rows, State, VectorId};
 
@@ -7,7 +7,7 @@ use super::node::NodeKind;
 use super::{DeltaOperands, Dtype, Graph, GraphError, NodeId, StateId, StateSpec};
 
 impl Graph {
-    /// Declares a state of `rows` by `cols` f32 for each sequence. One operation uses it.
+    /// Declares a per-sequence state of `[rows, cols]` in f32, for exactly one operation.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::TooLarge`].
@@ -17,7 +17,7 @@ impl Graph {
         }
         let offset = self.states.last().map_or(0, |spec| spec.state.range().end);
         let end = rows.checked_mul(cols).and_then(|elements| elements.checked_add(offset));
-        // The reference keeps states as f64.
+        // The reference backend stores states in f64.
         if end.is_none_or(|end| end > isize::MAX as usize / size_of::<f64>()) {
             return Err(GraphError::TooLarge { node: name.into(), rows, cols });
         }
@@ -25,11 +25,12 @@ impl Graph {
         Ok(StateId(self.states.len() as u32 - 1))
     }
 
-    /// A causal convolution of each column over its sequence's rows, with `weight` of `[cols, width]`: see
-    /// [`crate::ir::ShortConv`]. The state has `width − 1` rows of `x`'s columns.
+    /// Causal convolution of each column over the rows of its sequence, with `weight` of `[cols, width]`: see
+    /// [`crate::ir::ShortConv`]. The state is `[width − 1, cols]`.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless rows are tokens and state and weight fit them, [`GraphError::Foreign`].
+    /// [`GraphError::Shape`] unless rows are tokens, and state and weight match the columns;
+    /// [`GraphError::Foreign`].
     pub fn short_conv(&mut self, x: NodeId, weight: VectorId, state: StateId) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         let (spec, len) = (self.state_spec(state)?.clone(), self.vector_spec(weight)?.len);
@@ -46,10 +47,11 @@ impl Graph {
         Ok(self.push("short_conv", &spec.name, kind, (rows, cols), Dtype::Activation))
     }
 
-    /// The gated delta rule, row after row: see [`crate::ir::GatedDelta`]. `scale` multiplies the results.
+    /// Gated delta rule over the rows of a sequence: see [`crate::ir::GatedDelta`]. `scale` multiplies the
+    /// results.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless the operands are tokens of the heads and the state fits them,
+    /// [`GraphError::Shape`] unless the operands are `[tokens, cols]` of the heads and the state matches,
     /// [`GraphError::Foreign`].
     pub fn gated_delta(
         &mut self,

@@ -1,4 +1,4 @@
-//! What every part of the compiler must hold: each fusion, liveness, and equal results.
+//! Compiler tests: the fusion passes, liveness, and equal results of fused and unfused plans.
 
 mod binding;
 mod layout;
@@ -37,7 +37,7 @@ pub(super) fn rope_spec(dims: usize) -> RopeSpec {
 
 const HEADS: Heads = Heads { query: 4, kv: 2, dim: 8 };
 
-/// Which optional parts the test decoder has.
+/// Optional parts of the test decoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     pub head_norms: bool,
@@ -45,7 +45,7 @@ pub(super) struct Parts {
     pub biases: bool,
 }
 
-/// A small decoder of `layers`, as families build it.
+/// A small decoder with `layers` layers, in the structure of the model families.
 pub(super) fn decoder(layers: usize, parts: Parts) -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let table = g.matrix("table", 20, 24)?;
@@ -194,8 +194,8 @@ fn a_norm_that_something_else_reads_stays() {
     let mut program = program(&g);
     fuse::norm_into_matmul(&mut program);
     assert_eq!(names(&program), ["norm", "matmul", "binary"]);
-    // The norm's other reader is the sum, so the product can be added over it: not over the
-    // matmul's own source, though.
+    // The other reader of the norm is the sum. The product cannot be added to the norm in place, because the
+    // norm is also the matmul's own source.
     fuse::add_products_to_residual(&mut program);
     assert_eq!(names(&program), ["norm", "matmul", "binary"]);
 }
@@ -268,7 +268,7 @@ fn a_gated_product_that_something_else_reads_stays() {
     assert_eq!(names(&program), ["matmul", "unary", "binary", "softmax", "binary"]);
 }
 
-/// An append destroys k: what it reads again, or another operation reads later, it gets a copy of.
+/// An append overwrites k: a second operand or a later operation that reads it gets a copy.
 #[test]
 fn an_append_destroys_only_what_nobody_needs() {
     let mut g = Graph::new();
@@ -421,14 +421,13 @@ fn the_listing_names_weights_and_places() {
     }
 }
 
-/// Bytes of a place at the plan's limits.
+/// Byte range of a place at the plan's limits.
 fn range(place: &Place) -> std::ops::Range<usize> {
     place.offset..place.offset + place.rows.max(LIMITS) * place.cols * f64_bytes(place.precision)
 }
 
-/// Plays a plan and checks that every place is read as it was written last, that nothing has
-/// overwritten a part of it since, and that an operation's results do not overlap its sources
-/// except where the contract of operations allows it.
+/// Simulates a plan. Every place must be read with the shape of its last write, and no part of it may have
+/// been overwritten since. Results may overlap sources only where the operation allows it.
 pub(super) fn check_places(plan: &Plan) {
     let mut live: Vec<Place> = plan.inputs().filter_map(|name| plan.input(name)).collect();
     for (index, op) in plan.ops().iter().enumerate() {
@@ -472,7 +471,7 @@ fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
     }
 }
 
-/// One random choice while a graph is built: which operation, of which earlier nodes.
+/// One random choice while building a graph: operation and two earlier nodes.
 type Choice = (u8, usize, usize);
 
 /// A random graph over `[tokens, 8]` values: chains, diamonds, residuals, gates and reuse.
@@ -501,7 +500,7 @@ pub(super) fn random_graph(choices: &[Choice], outputs: &[usize]) -> Result<Grap
     Ok(g)
 }
 
-/// Slots that live at the same time do not overlap.
+/// Slots with overlapping lifetimes do not overlap in memory.
 fn check_slots(slots: &[Slot]) {
     let used: Vec<&Slot> = slots.iter().filter(|slot| slot.life.0 <= slot.life.1).collect();
     for (index, a) in used.iter().enumerate() {

@@ -1,34 +1,34 @@
-//! The shape of keys and values, and how they are stored.
+//! KV cache layout: shape and storage type.
 
 use super::{Heads, PAGE_TOKENS};
 
-/// How keys and values are stored.
+/// Storage type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    /// IEEE half precision; values beyond its range saturate.
+    /// IEEE half precision; out-of-range values saturate.
     F16,
-    /// 8-bit codes with an f16 scale for every 32 elements of a head.
+    /// 8-bit codes with one f16 scale per 32 elements of a head.
     Int8,
 }
 
-/// Elements of a head that share a scale in [`KvDtype::Int8`].
+/// Elements per scale in [`KvDtype::Int8`].
 pub const KV_SCALE_GROUP: usize = 32;
 
-/// The shape of a KV pool, or of those of its layers that are alike.
+/// Layout of a KV pool, or of its layers of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Layers with an attention.
+    /// Number of layers with attention.
     pub layers: usize,
-    /// Key and value heads of a layer.
+    /// KV heads per layer.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub head_dim: usize,
-    /// How elements are stored.
+    /// Storage type.
     pub dtype: KvDtype,
 }
 
 impl KvLayout {
-    /// Bytes that one page takes over all layers, keys and values together.
+    /// Bytes of one page in all layers, keys and values together.
     pub fn page_bytes(&self) -> usize {
         let head = match self.dtype {
             KvDtype::F16 => 2 * self.head_dim,
@@ -37,14 +37,14 @@ impl KvLayout {
         self.layers * 2 * self.kv_heads * PAGE_TOKENS * head
     }
 
-    /// Pages that fit in `bytes`.
+    /// Number of pages that fit in `bytes`.
     pub fn pages_in(&self, bytes: usize) -> usize {
         bytes / self.page_bytes().max(1)
     }
 }
 
 impl Heads {
-    /// Bytes of the keys and values of a token.
+    /// Bytes of a token's keys and values.
     pub(super) fn kv_bytes(&self, dtype: KvDtype) -> usize {
         let Heads { kv: kv_heads, dim: head_dim, .. } = *self;
         KvLayout { layers: 1, kv_heads, head_dim, dtype }.page_bytes() / PAGE_TOKENS

@@ -1,10 +1,10 @@
-//! How listings print places.
+//! Formatting of places in plan listings.
 
 use std::fmt;
 
 use super::{Place, Precision, Rows, Write};
 
-/// A place as `@offset [rows, cols] precision`.
+/// Displays a place as `@offset [rows, cols] precision`.
 pub(crate) struct Listed(pub Place);
 
 impl fmt::Display for Listed {

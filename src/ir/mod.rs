@@ -1,11 +1,10 @@
-//! The intermediate representation: operations as data, the steps that they run over, and what each operation
-//! reads, writes and costs.
+//! Intermediate representation: operations as data, and the steps that they run over.
 //!
-//! `ops` has the operations and their table, `operation` is what each says of itself, `value` what they work
-//! on. `step` has the ragged rows of a step and its page tables, `kv` the shape of keys and values, `state`
-//! what recurrent layers keep of a sequence, `work` the bytes and multiply-adds that an operation takes at
-//! least. Nothing here knows a device: a [`Backend`](crate::backend::Backend) runs operations, and a
-//! [`graph`](crate::graph) is compiled into them.
+//! `ops` has the operations and their table, `operation` the trait that describes them, `value` their
+//! operands and small common types. `step` has the ragged rows of a step and its page tables, `kv` the KV
+//! cache layout, `state` the per-sequence states of recurrent layers, `work` the minimum bytes and
+//! multiply-adds of an operation. The IR is independent of devices: a [`Backend`](crate::backend::Backend)
+//! runs operations, and a [`graph`](crate::graph) is compiled into them.
 
 #![forbid(unsafe_code)]
 

@@ -1,40 +1,40 @@
-//! [`Operation`]: all that the crate needs to know of an operation beside its kernels.
+//! The [`Operation`] trait: everything about an operation except its kernels.
 
 use std::fmt;
 
 use super::{Counting, MatrixId, OpKind, Place, Role, Rows, VectorId, Work};
 
-/// Operands that cannot be, whatever the step and the weights are.
+/// Operands that are invalid for every step and every set of weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: expected {expected}, found {found}")]
 pub struct Misfit {
     /// The operation.
     pub op: &'static str,
-    /// What its contract asks for.
+    /// The expected operands.
     pub expected: String,
-    /// What it has.
+    /// The operands found.
     pub found: String,
 }
 
-/// The names of weights, for listings.
+/// Names of weights, for listings.
 pub trait Names {
-    /// The matrix of this number.
+    /// Name of a matrix.
     fn matrix(&self, id: MatrixId) -> &str;
-    /// The vector of this number.
+    /// Name of a vector.
     fn vector(&self, id: VectorId) -> &str;
 }
 
-/// All that is known of an operation beside its kernels.
+/// Description of an operation: name, operands, checks, cost and listing.
 pub trait Operation {
-    /// As profiles, listings and errors print it.
+    /// Name in profiles, listings and errors.
     const NAME: &'static str;
-    /// How profiles group it.
+    /// Category in profiles.
     const KIND: OpKind;
 
-    /// Calls `visit` with every place: sources before destinations.
+    /// Calls `visit` for every place, sources before destinations.
     fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place));
 
-    /// Checks what depends on neither the step nor the weights.
+    /// Checks the operands, independent of step and weights.
     ///
     /// # Errors
     /// [`Misfit`].
@@ -42,22 +42,22 @@ pub trait Operation {
         Ok(())
     }
 
-    /// Which rows it mixes, if any: a row of the result then depends on other rows of the step than its own. What a
-    /// sequence keeps, its pages and its state, does not count.
+    /// Row axis over which the operation mixes rows: each result row then depends on other rows of the same
+    /// step. Dependencies through KV pages and states are not included.
     fn mixes(&self) -> Option<Rows> {
         None
     }
 
-    /// The least that one run has to do.
+    /// Minimum work of one run.
     fn work(&self, counting: &Counting<'_>) -> Work {
         let _ = counting;
         Work::default()
     }
 
-    /// Writes its line of a listing, behind the name.
+    /// Writes the operation's line of a listing, after the name.
     ///
     /// # Errors
-    /// The formatter's.
+    /// Errors of the formatter.
     fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result;
 
     /// A [`Misfit`] of this operation.

@@ -1,59 +1,59 @@
-//! What recurrent layers keep of a sequence: a state of fixed size, in slots that a backend owns.
+//! Recurrent states: fixed-size per-sequence state of recurrent layers, in slots owned by the backend.
 //!
-//! A slot holds the states of all layers for one sequence. A step reads one and writes another, so a slot's
-//! content never changes while someone may still read it: keeping a slot is a snapshot, and reading it again
-//! restores one.
+//! A slot holds the states of all layers for one sequence. A step reads one slot and writes another, so the
+//! content of a slot never changes while it may still be read. A kept slot is a snapshot; reading it again
+//! restores the state.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Index of a slot in a backend's memory of states.
+/// Index of a slot in a backend's state memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateSlot(pub u32);
 
 impl StateSlot {
-    /// The id as an index.
+    /// The slot as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A memory of states.
+/// Size of a state memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateLayout {
-    /// Elements of a slot, in f32.
+    /// Elements per slot, in f32.
     pub elements: usize,
-    /// Slots: none, or at least 2, as a step reads one and writes another.
+    /// Number of slots: 0, or at least 2, because a step reads one slot and writes another.
     pub slots: usize,
 }
 
-/// The slots of a sequence in a step.
+/// State slots of a sequence in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSlots {
-    /// The state of the positions before the step's; zeros if none.
+    /// State before the step's first position; `None` for zeros.
     pub read: Option<StateSlot>,
-    /// Where the state behind the step's last position goes.
+    /// Destination of the state after the step's last position.
     pub write: StateSlot,
 }
 
-/// One layer's part of each slot, `[rows, cols]` in f32.
+/// A layer's part of each slot, `[rows, cols]` in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Elements before it in the slot.
+    /// Offset in the slot, in elements.
     pub offset: usize,
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Elements in a row.
+    /// Elements per row.
     pub cols: usize,
 }
 
 impl State {
-    /// Its elements.
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.rows.saturating_mul(self.cols)
     }
 
-    /// Where they lie in a slot.
+    /// Element range within a slot.
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset.saturating_add(self.elements())
     }

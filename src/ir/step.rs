@@ -1,11 +1,11 @@
-//! One step's input: the ragged rows of several sequences, and the pages that hold their past.
+//! Step input: the ragged rows of several sequences, and the page tables of their past.
 
 use std::ops::Range;
 
 use super::StateSlots;
 use crate::token::TokenId;
 
-/// Tokens that one KV page holds.
+/// Tokens per KV page.
 pub const PAGE_TOKENS: usize = 16;
 
 /// Index of a page in a backend's KV pool.
@@ -13,53 +13,53 @@ pub const PAGE_TOKENS: usize = 16;
 pub struct PageId(pub u32);
 
 impl PageId {
-    /// The id as an index.
+    /// The page as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A page of a sequence: it holds the positions `start .. start + PAGE_TOKENS`.
+/// A page of a sequence, with the positions `start .. start + PAGE_TOKENS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRef {
-    /// Where the keys and values are.
+    /// The page in the KV pool.
     pub page: PageId,
     /// Absolute position of the page's first token, a multiple of [`PAGE_TOKENS`].
     pub start: u32,
 }
 
-/// Sliding window with attention sinks: a query at position `p` sees positions below `sinks` and
-/// those above `p − window`. (Xiao et al. 2023, "Efficient streaming language models with
-/// attention sinks"; positions stay absolute here.)
+/// Sliding window with attention sinks: a query at position `p` sees positions below `sinks` and positions
+/// above `p − window`. (Xiao et al. 2023, "Efficient streaming language models with attention sinks"; here
+/// positions stay absolute.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Tokens that a query sees, itself included.
+    /// Window size in tokens, including the query's own.
     pub window: u32,
-    /// First tokens that every query sees.
+    /// Number of sinks: first tokens visible to every query.
     pub sinks: u32,
 }
 
-/// One sequence's share of a step.
+/// A sequence in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSequence {
-    /// Its rows among the step's tokens; their positions are consecutive and rising.
+    /// Rows among the step's tokens, with consecutive ascending positions.
     pub rows: Range<u32>,
-    /// Its pages among [`StepInput::pages`], by rising `start`. They cover every position of the
-    /// rows (the step writes them) and all of the past that the sequence still keeps.
+    /// Range in [`StepInput::pages`], by ascending `start`. The pages cover every position of the rows
+    /// (written by the step) and the retained past of the sequence.
     pub pages: Range<u32>,
-    /// The sequence's own window, on top of what a layer asks for.
+    /// Window of the sequence, in addition to a layer's window.
     pub window: Option<Window>,
 }
 
-/// The rows that a step has of an axis beside its tokens.
+/// Rows of a step on an axis other than tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AxisRows {
-    /// By sequence: its rows, one sequence's behind the other's.
+    /// Row range of each sequence; contiguous.
     pub rows: Vec<Range<u32>>,
 }
 
 impl AxisRows {
-    /// All of them.
+    /// Total number of rows.
     pub fn count(&self) -> usize {
         self.rows.last().map_or(0, |rows| rows.end as usize)
     }
@@ -79,47 +79,48 @@ impl AxisRows {
     }
 }
 
-/// Everything that a step needs to know; immutable while the step runs.
+/// Complete input of a step, immutable while the step runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepInput {
     /// Token ids, `[tokens]`.
     pub tokens: Vec<TokenId>,
     /// Absolute positions, `[tokens]`.
     pub positions: Vec<u32>,
-    /// The sequences, by rising `rows`; together they cover all tokens.
+    /// Sequences by ascending `rows`; together they cover all tokens.
     pub sequences: Vec<StepSequence>,
-    /// What the sequences have of other axes, by [`Axis::id`](super::Axis::id).
+    /// Rows on other axes, indexed by [`Axis::id`](super::Axis::id).
     pub axes: Vec<AxisRows>,
-    /// By sequence: its slots of state; empty for a plan without states.
+    /// State slots of each sequence; empty for a plan without states.
     pub states: Vec<StateSlots>,
-    /// The page tables of all sequences, one behind the other.
+    /// Page tables of all sequences, concatenated.
     pub pages: Vec<PageRef>,
-    /// Rows whose logits are wanted, rising, `[outputs]`.
+    /// Rows that need logits, ascending, `[outputs]`.
     pub outputs: Vec<u32>,
-    /// How [`Op::Sample`](super::Op::Sample) takes each output's token, `[outputs]`; or empty: all greedy.
+    /// Sampling parameters of [`Op::Sample`](super::Op::Sample), `[outputs]`. Empty: all greedy.
     pub sampling: Vec<RowSampling>,
-    /// The adjusted logits of all outputs, one behind the other.
+    /// Logit adjustments of all outputs, concatenated.
     pub adjustments: Vec<LogitAdjustment>,
-    /// Rows whose tokens are what the step before sampled, whatever [`StepInput::tokens`] says; for
-    /// backends that run ahead ([`StepQueue`](crate::backend::StepQueue)).
+    /// Rows with tokens sampled by the previous step, instead of [`StepInput::tokens`]; for backends that run
+    /// ahead ([`StepQueue`](crate::backend::StepQueue)).
     pub fed: Vec<FedRow>,
 }
 
-/// How one output's token is sampled: adjustments, temperature, top-k, top-p, min-p, draw, in this order.
+/// Sampling parameters of one output, applied in this order: adjustments, temperature, top-k, top-p, min-p,
+/// draw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowSampling {
-    /// Divides the logits; 0 takes the largest, and the lowest id among equal ones.
+    /// Divisor of the logits. 0 is greedy: the largest logit, ties to the lowest id.
     pub temperature: f32,
-    /// Keeps the `top_k` largest logits, lower ids first among equal ones; 0 keeps all.
+    /// Number of largest logits to keep, ties to lower ids; 0 keeps all.
     pub top_k: u32,
-    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all.
+    /// Cumulative probability of the most likely tokens to keep; 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
+    /// Minimum probability relative to the most likely token; 0 keeps all.
     pub min_p: f32,
-    /// Where the cumulative distribution of the kept tokens, in the order of their ids, is inverted,
-    /// in parts of 2^64.
+    /// Uniform random number in units of 2^-64. It is inverted through the cumulative distribution of the
+    /// kept tokens, in the order of their ids.
     pub draw: u64,
-    /// Its part of [`StepInput::adjustments`], where every token is named once.
+    /// Range in [`StepInput::adjustments`], with at most one entry per token.
     pub adjustments: Range<u32>,
 }
 
@@ -129,21 +130,21 @@ impl Default for RowSampling {
     }
 }
 
-/// What biases and penalties make of one logit.
+/// Bias and penalties of one logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitAdjustment {
-    /// Whose logit.
+    /// The token to adjust.
     pub token: TokenId,
-    /// Added first.
+    /// Bias, added first.
     pub bias: f32,
-    /// Divides what is then positive, multiplies the rest.
+    /// Repetition penalty: divides positive logits, multiplies others.
     pub repetition: f32,
-    /// Subtracted last.
+    /// Penalty, subtracted last.
     pub penalty: f32,
 }
 
 impl LogitAdjustment {
-    /// The logit after bias and penalties.
+    /// Applies bias and penalties to a logit.
     pub fn apply(&self, logit: f32) -> f32 {
         let biased = logit + self.bias;
         let repeated = if biased > 0.0 { biased / self.repetition } else { biased * self.repetition };
@@ -151,31 +152,31 @@ impl LogitAdjustment {
     }
 }
 
-/// A row whose token is what the step before sampled.
+/// A row with a token sampled by the previous step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FedRow {
-    /// The row.
+    /// The row to fill.
     pub row: u32,
-    /// The output of the step before.
+    /// Output of the previous step.
     pub output: u32,
 }
 
-/// What a compiled plan has room for.
+/// Limits of a compiled plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Most tokens in a step.
+    /// Maximum tokens per step.
     pub tokens_max: usize,
-    /// Most output rows in a step.
+    /// Maximum output rows per step.
     pub outputs_max: usize,
 }
 
-/// A step that breaks its own rules; nothing was run.
+/// A malformed step, refused before any operation ran.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed step: {0}")]
 pub struct StepError(pub String);
 
 impl StepInput {
-    /// Empties the step and keeps its memory.
+    /// Clears the step and keeps its allocations.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
@@ -189,10 +190,10 @@ impl StepInput {
         self.fed.clear();
     }
 
-    /// Checks everything that kernels take for granted: counts, order, coverage, ranges.
+    /// Checks all assumptions of the kernels: counts, order, coverage, ranges.
     ///
     /// # Errors
-    /// [`StepError`] says which rule is broken and where.
+    /// [`StepError`] names the violated rule and its position.
     pub fn check(&self, limits: StepLimits, pages: usize, vocab: usize) -> Result<(), StepError> {
         self.check_rows(limits, vocab)?;
         for (index, sequence) in self.sequences.iter().enumerate() {
@@ -202,14 +203,14 @@ impl StepInput {
         Ok(())
     }
 
-    /// The same, but for pages: of a plan that has none.
+    /// [`StepInput::check`] without the pages, for plans without attention.
     ///
     /// # Errors
-    /// [`StepError`] says which rule is broken and where.
+    /// [`StepError`] names the violated rule and its position.
     pub fn check_rows(&self, limits: StepLimits, vocab: usize) -> Result<(), StepError> {
         let fail = |text: String| Err(StepError(text));
         let tokens = self.tokens.len();
-        // A program that has no room for tokens works on other rows of the sequences.
+        // A program without tokens works on other axes of the sequences.
         let some = limits.tokens_max > 0;
         if tokens < usize::from(some) || tokens > limits.tokens_max {
             return fail(format!("{tokens} tokens, expected {} to {}", usize::from(some), limits.tokens_max));
@@ -249,11 +250,11 @@ impl StepInput {
         Ok(())
     }
 
-    /// Checks the slots of state of a plan that has states, in a memory of so many slots: each sequence has
-    /// its own, and none is written that is read, so that a step which failed may run again.
+    /// Checks the state slots against a memory of `slots` slots: each sequence has a write slot of its own,
+    /// and no slot is both read and written, so that a failed step can be repeated.
     ///
     /// # Errors
-    /// [`StepError`] says which rule is broken and where.
+    /// [`StepError`] names the violated rule and its position.
     pub fn check_states(&self, slots: usize) -> Result<(), StepError> {
         let fail = |text: String| Err(StepError(text));
         let (states, sequences) = (&self.states, self.sequences.len());
@@ -278,7 +279,7 @@ impl StepInput {
         Ok(())
     }
 
-    /// Checks what concerns sampling only: counts, ranges, ids and rows.
+    /// Checks the sampling inputs: counts, ranges, ids and rows.
     pub(crate) fn check_sampling(&self, vocab: usize) -> Result<(), String> {
         let (rows, outputs) = (self.sampling.len(), self.outputs.len());
         if rows != 0 && rows != outputs {

@@ -1,51 +1,50 @@
-//! What operations work on: weights by number, values by their place in the arena, and the small parts that several
-//! operations have.
+//! Operands: weight ids, places in the arena, and small types that several operations share.
 
 use std::ops::Range;
 
 use super::{AxisRows, StepInput, StepLimits};
 
-/// A quantised or dense matrix among a model's weights.
+/// Id of a quantised or dense weight matrix of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatrixId(pub u32);
 
-/// An f32 vector among a model's weights: a norm's gain, a bias.
+/// Id of an f32 weight vector of a model, such as a norm's gain or a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VectorId(pub u32);
 
-/// How many rows a value has.
+/// Row axis of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
-    /// One a token of the step.
+    /// One row per token of the step.
     Tokens,
-    /// One an output row of the step.
+    /// One row per output of the step.
     Outputs,
-    /// A fixed number.
+    /// A fixed number of rows.
     Fixed(usize),
-    /// One a row that the step has of another axis.
+    /// One row per row of another axis.
     Axis(Axis),
 }
 
-/// Rows beside tokens and outputs, of which each sequence of a step has its own: frames of sound, patches of a picture.
+/// An additional row axis, with a range of rows per sequence: audio frames, image patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Axis {
-    /// Its number among [`StepInput::axes`].
+    /// Index in [`StepInput::axes`].
     pub id: u32,
-    /// Most rows in a step.
+    /// Maximum rows per step.
     pub max: usize,
 }
 
-/// Experts: matrices of one shape whose numbers follow each other.
+/// Expert matrices of equal shape, with consecutive ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixStack {
-    /// The first expert's.
+    /// Matrix of the first expert.
     pub first: MatrixId,
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
 }
 
 impl MatrixStack {
-    /// The matrix of an expert, if there is such an expert.
+    /// Matrix of an expert; `None` if out of range.
     pub fn get(&self, expert: usize) -> Option<MatrixId> {
         let id = self.first.0.checked_add(u32::try_from(expert).ok()?)?;
         (expert < self.count).then_some(MatrixId(id))
@@ -53,7 +52,7 @@ impl MatrixStack {
 }
 
 impl Rows {
-    /// The number of rows in this step.
+    /// Number of rows in a step.
     pub fn count(self, step: &StepInput) -> usize {
         match self {
             Rows::Tokens => step.tokens.len(),
@@ -63,7 +62,7 @@ impl Rows {
         }
     }
 
-    /// The most rows that a step within `limits` has.
+    /// Maximum number of rows within `limits`.
     pub fn max(self, limits: StepLimits) -> usize {
         match self {
             Rows::Tokens => limits.tokens_max,
@@ -73,7 +72,7 @@ impl Rows {
         }
     }
 
-    /// The rows that go together, in order: those of a sequence; all of a fixed number.
+    /// Row ranges that belong together: one per sequence; a single one for fixed rows.
     pub fn groups(self, step: &StepInput) -> impl Iterator<Item = Range<usize>> + '_ {
         let ranges: &[Range<u32>] = match self {
             Rows::Axis(axis) => step.axes.get(axis.id as usize).map_or(&[], |axis| &axis.rows),
@@ -82,7 +81,7 @@ impl Rows {
         let sequences = if self == Rows::Tokens { step.sequences.as_slice() } else { &[] };
         let whole = match self {
             Rows::Fixed(n) => Some(0..n),
-            // Outputs have no order of their own.
+            // Outputs form no groups.
             _ => None,
         };
         let known = sequences.iter().map(|sequence| &sequence.rows).chain(ranges);
@@ -90,7 +89,7 @@ impl Rows {
     }
 }
 
-/// How an activation is stored. A backend may store wider than asked
+/// Storage type of an activation. A backend may use a wider type
 /// ([`crate::backend::Backend::element_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
@@ -102,43 +101,43 @@ pub enum Precision {
     Bf16,
 }
 
-/// Where a value lives in the arena.
+/// Location, shape and type of a value in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Bytes from the arena's start, a multiple of 64.
+    /// Byte offset from the start of the arena, a multiple of 64.
     pub offset: usize,
-    /// Its rows.
+    /// Row axis.
     pub rows: Rows,
-    /// Elements in a row; rows follow each other without a gap.
+    /// Elements per row; rows are contiguous.
     pub cols: usize,
-    /// Its elements.
+    /// Element type.
     pub precision: Precision,
 }
 
-/// What an operation does to one of its places.
+/// Access of an operation to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Only reads it.
+    /// Read only.
     Read,
-    /// Only writes it.
+    /// Write only.
     Write,
-    /// Reads what is there and replaces it.
+    /// Read and overwritten in place.
     Update,
-    /// Reads it and leaves it undefined.
+    /// Read, and undefined afterwards.
     Consume,
 }
 
-/// Whether a result replaces its destination or is added to it.
+/// Whether a result replaces or is added to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// `dst = value`
+    /// Replace: `dst = value`.
     Store,
-    /// `dst += value`: the residual stream
+    /// Accumulate: `dst += value`, for the residual stream.
     Add,
 }
 
 impl Write {
-    /// What becomes of the destination.
+    /// Access to the destination.
     pub fn role(self) -> Role {
         match self {
             Write::Store => Role::Write,
@@ -147,16 +146,16 @@ impl Write {
     }
 }
 
-/// `y = x / sqrt(mean(x²) + eps) · weight`, over a row or over one head of it.
+/// RMS norm over a row or a head: `y = x / sqrt(mean(x²) + eps) · weight`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
-    /// The gain, as long as what is normalised.
+    /// Gain, with one element per normalised element.
     pub weight: VectorId,
-    /// Added to the mean square.
+    /// Epsilon, added to the mean square.
     pub eps: f32,
 }
 
-/// What a norm does to a row `x` before its gain and bias.
+/// Normalisation of a row `x`, before gain and bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// `x / sqrt(mean(x²) + eps)` (Zhang and Sennrich 2019)
@@ -165,21 +164,21 @@ pub enum NormKind {
     Layer,
 }
 
-/// A norm of whole rows, times `weight`, plus `bias`.
+/// Norm of whole rows with gain and optional bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// What is divided by, and whether rows are centred first.
+    /// RMS or layer norm.
     pub kind: NormKind,
-    /// The gain, as long as a row.
+    /// Gain, `[cols]`.
     pub weight: VectorId,
-    /// Added last, as long as a row.
+    /// Bias, `[cols]`.
     pub bias: Option<VectorId>,
-    /// Added to the mean square or the variance.
+    /// Epsilon, added to the mean square or the variance.
     pub eps: f32,
 }
 
 impl Norm {
-    /// The same, if other operations can do it on their way: an RMS norm without bias.
+    /// This norm as an RMS norm without bias, the kind that other operations can fuse.
     pub fn as_rms(&self) -> Option<RmsNorm> {
         let Norm { kind, weight, bias, eps } = *self;
         (kind == NormKind::Rms && bias.is_none()).then_some(RmsNorm { weight, eps })
@@ -192,42 +191,42 @@ impl From<RmsNorm> for Norm {
     }
 }
 
-/// An activation function, as gated MLPs have it for their gate and others between their layers.
+/// Activation function of an MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + exp(−x))`
     Silu,
     /// `x/2 · (1 + tanh(sqrt(2/π) · (x + 0.044715 x³)))`
     GeluTanh,
-    /// `x · Φ(x)` with the normal distribution's `Φ(x) = (1 + erf(x / sqrt(2))) / 2` (Hendrycks and Gimpel 2016)
+    /// `x · Φ(x)` with the normal `Φ(x) = (1 + erf(x / sqrt(2))) / 2` (Hendrycks and Gimpel 2016)
     Gelu,
 }
 
-/// Which elements rotary embedding turns together.
+/// Pairing of the elements that rotary embedding rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopePairing {
     /// `(2i, 2i + 1)`: llama files in GGUF.
     Interleaved,
-    /// `(i, i + dims/2)`: qwen, gemma, and Hugging Face's convention.
+    /// `(i, i + dims/2)` (NeoX): qwen, gemma, and Hugging Face checkpoints.
     Halves,
 }
 
-/// A use of angles: the first `angles.cols` elements of each head are turned, the rest stay.
+/// A rotation: the first `angles.cols` elements of each head are rotated, the others are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// Made by [`RopeAngles`](super::RopeAngles).
+    /// Result of [`RopeAngles`](super::RopeAngles).
     pub angles: Place,
-    /// Which elements go together.
+    /// Pairing of rotated elements.
     pub pairing: RopePairing,
 }
 
-/// The heads of an attention.
+/// Head counts and head size of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
-    /// Query heads, a multiple of `kv_heads`; query head `h` reads key head `h / (query / kv)`.
+    /// Query heads, a multiple of `kv`; query head `h` uses KV head `h / (query / kv)` (GQA).
     pub query: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub kv: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub dim: usize,
 }

@@ -1,9 +1,9 @@
-//! What operations have to do at least, and the time that they took: the two sides of a roofline.
+//! Minimum work and measured time of operations, for rooflines.
 //!
-//! Counted are bytes that must come from memory or go there once a step: the weights of matrices, and the
-//! keys and values that rows see or append. Not counted are values in the arena, which stay in the cache,
-//! nor vectors, nor tables that a backend keeps of its own. Multiply-adds are those of matrix products and
-//! attention, each once, in however many terms a backend computes it.
+//! Bytes are those that must be transferred from or to memory in each step: weight matrices, and the keys and
+//! values that rows see or append. Values in the arena (which stay in the cache), vectors and a backend's
+//! internal tables are not counted. Multiply-adds are those of matrix products and attention, each counted
+//! once, even if a backend computes it in several terms.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -11,27 +11,27 @@ use std::time::Duration;
 
 use super::{KvDtype, MatrixId, StepInput};
 
-/// What operations do, as profiles group them.
+/// Category of operations in profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
-    /// Matrix products, with the norms and activations that are part of them.
+    /// Matrix products, with their fused norms and activations.
     Matmul,
-    /// Attention, and the recurrences that some layers have in its stead.
+    /// Attention and recurrent layers.
     Attention,
-    /// Norms, rotation, and appending to the pages, which does both for heads.
+    /// Norms, rotary embedding, and the KV append, which includes both for heads.
     Norms,
-    /// Sampling, where it is an operation.
+    /// Sampling on the backend.
     Sampling,
-    /// Embedding and what is elementwise.
+    /// Embedding and elementwise operations.
     Rest,
 }
 
 impl OpKind {
-    /// All of them, by their value as a number.
+    /// All categories, ordered by discriminant.
     pub const ALL: [OpKind; 5] =
         [OpKind::Matmul, OpKind::Attention, OpKind::Norms, OpKind::Sampling, OpKind::Rest];
 
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             OpKind::Matmul => "matmul",
@@ -43,19 +43,19 @@ impl OpKind {
     }
 }
 
-/// The least that has to be done.
+/// Minimum work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Bytes read or written.
     pub bytes: u64,
     /// Multiply-adds with int8 activations ([`crate::backend::PreparedMatrix::multiplies_int8`]).
     pub int8_macs: u64,
-    /// All other multiply-adds.
+    /// Other multiply-adds.
     pub float_macs: u64,
 }
 
 impl Work {
-    /// Work that is all reading or writing.
+    /// Work that only transfers bytes.
     pub(super) fn of_bytes(bytes: usize) -> Work {
         Work { bytes: bytes as u64, ..Work::default() }
     }
@@ -79,14 +79,14 @@ impl Sum for Work {
     }
 }
 
-/// Runs of operations: how long they took, for what.
+/// Accumulated time and work of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTime {
-    /// Runs counted.
+    /// Number of runs.
     pub runs: u64,
-    /// Their time together.
+    /// Total time.
     pub total: Duration,
-    /// Their work together.
+    /// Total work.
     pub work: Work,
 }
 
@@ -101,27 +101,27 @@ impl AddAssign for OpTime {
 /// Times by [`OpKind`], in the order of [`OpKind::ALL`].
 pub type OpTimes = [OpTime; OpKind::ALL.len()];
 
-/// A weight matrix as work is counted.
+/// Size of a weight matrix.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MatrixSize {
-    /// Its rows: results of a product.
+    /// Number of rows (output features).
     pub rows: usize,
-    /// Its columns.
+    /// Number of columns.
     pub cols: usize,
-    /// As the backend keeps it.
+    /// Bytes in the backend's format.
     pub bytes: usize,
     /// Whether it is multiplied with int8 activations.
     pub int8: bool,
 }
 
-/// What work is counted from, beside the operation.
+/// Inputs of a work estimate.
 #[derive(Clone, Copy)]
 pub struct Counting<'a> {
-    /// The rows, and the pasts that they see.
+    /// The step, with its rows and their pasts.
     pub step: &'a StepInput,
-    /// How keys and values are stored.
+    /// Storage type of keys and values.
     pub kv: KvDtype,
-    /// The matrices that operations name.
+    /// Sizes of the weight matrices.
     pub matrix: &'a dyn Fn(MatrixId) -> MatrixSize,
 }
 
@@ -140,7 +140,7 @@ mod tests {
         Place { offset: 0, rows, cols, precision: Precision::F32 }
     }
 
-    /// Rows at 4 to 6, alone at 40, and from 0 to 1; logits of two rows are wanted.
+    /// Rows at positions 4 to 6, at 40, and at 0 to 1; two of them are outputs.
     fn step(window: Option<Window>) -> StepInput {
         let page = |page, start| PageRef { page: PageId(page), start };
         StepInput {
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Matrix 0 in 4 bits, matrix 1 in 8, matrix 2 in f32.
+    /// Matrix 0 has 4 bits, matrix 1 has 8 bits, matrix 2 is f32.
     fn matrix(id: MatrixId) -> MatrixSize {
         match id.0 {
             0 => MatrixSize { rows: 10, cols: 32, bytes: 180, int8: true },
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn rows_see_their_own_pasts_and_share_them_within_a_sequence() {
-        // Rows see 5, 6, 7, then 41, then 1, 2 keys; the sequences have 7, 41 and 2. Keys and values in f16:
-        // 2 · 2 heads · 8 · 2 bytes.
+        // The rows see 5, 6, 7, then 41, then 1, 2 keys; the sequences have 7, 41 and 2 keys. Keys and values
+        // in f16: 2 · 2 heads · 8 · 2 bytes.
         let float_macs = 2 * (5 + 6 + 7 + 41 + 1 + 2) * 48;
         let expected = Work { bytes: (7 + 41 + 2) * 64, int8_macs: 0, float_macs };
         assert_eq!(work(&attention(None), &step(None)), expected);
@@ -218,14 +218,15 @@ mod tests {
 
     #[test]
     fn windows_and_sinks_bound_what_is_seen() {
-        // The layer's: 4, 4, 4, then 4, then 1, 2 keys; together 1 to 6, then 4, then 2.
+        // Window of the layer: 4, 4, 4, then 4, then 1, 2 keys; together 1 to 6, then 4, then 2.
         let found = work(&attention(Some(4)), &step(None));
         assert_eq!((found.bytes, found.float_macs), ((6 + 4 + 2) * 64, 2 * (12 + 4 + 3) * 48));
-        // The sequence's, 3 with 2 sinks: 2 + 3 each, then 2 + 3, then 1, 2; together 0, 1 and 2 to 6.
+        // Window of the sequence, 3 with 2 sinks: 2 + 3 each, then 2 + 3, then 1, 2; together 0, 1 and 2 to
+        // 6.
         let own = step(Some(Window { window: 3, sinks: 2 }));
         let found = work(&attention(None), &own);
         assert_eq!((found.bytes, found.float_macs), ((7 + 5 + 2) * 64, 2 * (15 + 5 + 3) * 48));
-        // Both: sinks only where the layer still sees them, which from position 6 on it does not.
+        // Both windows: sinks count only inside the layer's window, which excludes them from position 6 on.
         let found = work(&attention(Some(5)), &own);
         assert_eq!((found.bytes, found.float_macs), ((7 + 3 + 2) * 64, 2 * (5 + 4 + 3 + 3 + 3) * 48));
     }

@@ -1,65 +1,65 @@
-//! What all GGUF block formats share: the walk over blocks, and the moves of nibbles.
+//! Shared code of the GGUF block formats: iteration over blocks, and packing of nibbles.
 //!
-//! A format file (`q4_0` and its siblings) gives a [`BlockFormat`]: a [`Layout`] and what unpacks one block.
-//! [`decode`] walks the blocks, and [`encode`] walks back for the formats that lose nothing. Blocks
-//! never straddle rows, so any rows of a matrix are one flat run of them.
+//! A format file (`q4_0` and its siblings) provides a [`BlockFormat`]: a [`Layout`] and a function that
+//! unpacks one block. [`decode`] iterates over the blocks; [`encode`] is its inverse for lossless formats.
+//! Blocks never straddle rows, so any range of rows is one contiguous run of blocks.
 
 use half::f16;
 
 use super::{Bits, Codes, QuantError, QuantForm, QuantMatrix, code_bytes_per_row};
 
-/// Elements of one block of the K formats.
+/// Elements per block of the K formats.
 pub(crate) const SUPER_BLOCK: usize = 256;
 
-/// What one block of a format unpacks to.
+/// Canonical layout of one unpacked block.
 pub(crate) struct Layout {
-    /// The format, for errors.
+    /// Name of the format, for errors.
     pub name: &'static str,
-    /// Elements of a block.
+    /// Elements per block.
     pub len: usize,
-    /// What a canonical code is.
+    /// Type of the canonical codes.
     pub kind: Codes,
-    /// Elements that share a scale.
+    /// Elements per scale.
     pub group: usize,
     /// Whether groups have minima.
     pub mins: bool,
 }
 
 impl Layout {
-    /// The canonical form of its matrices.
+    /// Canonical form of the format's matrices.
     pub const fn form(&self) -> QuantForm {
         QuantForm { kind: self.kind, group: self.group, mins: self.mins }
     }
 }
 
-/// A block format that can be read.
+/// A readable block format.
 pub(crate) struct BlockFormat {
     pub layout: Layout,
-    /// Overwrites all rows of a matrix of the layout's form with what their blocks hold.
+    /// Decodes blocks into all rows of a matrix of the layout's form.
     pub decode: fn(&[u8], &mut QuantMatrix) -> Result<(), QuantError>,
 }
 
-/// Where one block's codes, scales and minima go.
+/// Output slices for one unpacked block.
 pub(crate) struct Groups<'a> {
     /// Canonical codes of the block.
     pub codes: &'a mut [u8],
-    /// One a group.
+    /// One scale per group.
     pub scales: &'a mut [f16],
-    /// One a group, or none.
+    /// One minimum per group; empty for formats without minima.
     pub mins: &'a mut [f16],
 }
 
-/// One block's codes, scales and minima, to be packed.
+/// Input of one packed block.
 pub(crate) struct GroupsRef<'a> {
     /// Canonical codes of the block.
     pub codes: &'a [u8],
-    /// The one scale of a 32-element block.
+    /// Scale of a 32-element block.
     pub scale: f16,
-    /// The one minimum, zero for formats without.
+    /// Minimum of the block; zero for formats without minima.
     pub min: f16,
 }
 
-/// Overwrites all rows of `into` with what their `blocks` of `BYTES` bytes each unpack to.
+/// Decodes `blocks` of `BYTES` bytes each into all rows of `into`.
 pub(crate) fn decode<const BYTES: usize>(
     layout: &Layout,
     blocks: &[u8],
@@ -88,8 +88,8 @@ pub(crate) fn decode<const BYTES: usize>(
     check_finite("minimum", mins, *cols / layout.group)
 }
 
-/// The blocks of `matrix`, which must have exactly the layout of the format, but for the bits of codes
-/// that have a byte each: what fits is for `pack` to say.
+/// Encodes `matrix` without loss. Its layout must match the format's, except that codes stored in bytes may
+/// have another number of bits: `pack` returns `None` for codes out of range.
 pub(crate) fn encode<const BYTES: usize>(
     layout: &Layout,
     matrix: &QuantMatrix,
@@ -125,7 +125,7 @@ fn check_cols(layout: &Layout, cols: usize) -> Result<(), QuantError> {
     Ok(())
 }
 
-/// Refuses NaN and infinities, which would poison every value of their group.
+/// Refuses NaN and infinities, which would spread to all values of their group.
 fn check_finite(part: &'static str, values: &[f16], per_row: usize) -> Result<(), QuantError> {
     match super::position_in_chunks(values, f16::is_finite) {
         None => Ok(()),
@@ -138,7 +138,7 @@ fn check_finite(part: &'static str, values: &[f16], per_row: usize) -> Result<()
     }
 }
 
-/// Two bytes, little-endian, as f16.
+/// A little-endian f16 from two bytes.
 pub(crate) fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
@@ -165,9 +165,10 @@ pub(crate) fn unpack_eight(packed: [u8; 4]) -> u64 {
     (bytes | bytes << 4) & LOW_NIBBLES
 }
 
-/// GGUF keeps element `i` and element `i + n` in byte `i` of `n`; here neighbours share a byte.
+/// Converts GGUF's nibble order, where byte `i` of `n` has elements `i` and `i + n`, to adjacent pairs per
+/// byte.
 ///
-/// `split` has `n` bytes, a multiple of 8; `packed` has `n`: the low nibbles' codes, then the high ones'.
+/// `split` and `packed` have `n` bytes each, a multiple of 8. The codes of the low nibbles come first.
 pub(crate) fn repack_nibbles(split: &[u8], packed: &mut [u8]) {
     let (low, high) = packed.split_at_mut(split.len() / 2);
     let outputs = low.as_chunks_mut::<4>().0.iter_mut().zip(high.as_chunks_mut::<4>().0);
@@ -187,7 +188,8 @@ pub(crate) fn split_nibbles(packed: &[u8], split: &mut [u8]) {
     }
 }
 
-/// The low nibbles of `split` as codes, then the high ones, a byte each; `codes` has twice the length.
+/// Unpacks the low nibbles of `split`, then the high ones, to one code per byte; `codes` has twice the
+/// length.
 pub(crate) fn widen_nibbles(split: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(split.len());
     for (&byte, (low, high)) in split.iter().zip(low.iter_mut().zip(high)) {
@@ -203,15 +205,15 @@ pub(crate) fn add_fifth_bits(bits: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// Bit `i` of `bits` as the lowest bit of byte `i`.
+/// Moves bit `i` of `bits` to the lowest bit of byte `i`.
 fn spread_bits(bits: u8) -> u64 {
-    // Byte `i` keeps bit `i` of its copy; adding 127 carries what is not zero into the top bit.
+    // Byte `i` keeps bit `i` of its copy; adding 127 carries any nonzero value into the top bit.
     let own = (u64::from(bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
     let low = 0x7f7f_7f7f_7f7f_7f7f;
     (((own & low) + low) | own) >> 7 & 0x0101_0101_0101_0101
 }
 
-/// Packs 32 codes below 32 as Q5_0 and Q5_1 do: four bytes of fifth bits, sixteen of nibbles.
+/// Packs 32 codes below 32 in the order of Q5_0 and Q5_1: four bytes of fifth bits, sixteen bytes of nibbles.
 pub(crate) fn pack_five_bits(codes: &[u8; 32], packed: &mut [u8]) {
     let (fifth, nibbles) = packed.split_at_mut(4);
     for (byte, codes) in fifth.iter_mut().zip(codes.as_chunks::<8>().0) {
@@ -225,8 +227,8 @@ pub(crate) fn pack_five_bits(codes: &[u8; 32], packed: &mut [u8]) {
 
 /// The eight 6-bit scales and minima of Q4_K and Q5_K, packed in twelve bytes.
 ///
-/// Bytes 0..4 and 4..8 hold the first four scales and minima in their low six bits; bytes 8..12
-/// hold the low nibbles of the last four, whose upper two bits are the top bits of bytes 0..8.
+/// Bytes 0..4 and 4..8 hold the first four scales and minima in their low six bits. Bytes 8..12 hold the low
+/// nibbles of the last four; the upper two bits of these are the top bits of bytes 0..8.
 pub(crate) fn six_bit_scales(packed: &[u8]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     for i in 0..4 {

@@ -1,24 +1,25 @@
-//! What a code is: an integer of some bits, or a float of four or eight; and by what it multiplies a scale.
+//! Code types of canonical matrices: integers of 4 to 8 bits, or floats of 4 or 8 bits, and their numeric
+//! values.
 
 use std::ops::RangeInclusive;
 
 use half::f16;
 
-/// Bits of an integer code.
+/// Width of an integer code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bits {
-    /// Two codes a byte, low nibble first.
+    /// 4 bits: two codes per byte, low nibble first.
     Four,
-    /// One code a byte, which stays within five bits.
+    /// 5 bits: one code per byte.
     Five,
-    /// One code a byte, which stays within six bits.
+    /// 6 bits: one code per byte.
     Six,
-    /// One code a byte.
+    /// 8 bits: one code per byte.
     Eight,
 }
 
 impl Bits {
-    /// How many.
+    /// The number of bits.
     pub const fn count(self) -> usize {
         match self {
             Bits::Four => 4,
@@ -28,7 +29,7 @@ impl Bits {
         }
     }
 
-    /// The integers that multiply a scale: from 0 up with mins, else as many below zero as not.
+    /// Range of the integers that multiply a scale: unsigned with mins, two's complement without.
     pub const fn codes(self, mins: bool) -> RangeInclusive<i32> {
         let count = 1 << self.count();
         let low = if mins { 0 } else { -count / 2 };
@@ -36,21 +37,21 @@ impl Bits {
     }
 }
 
-/// What a code is. The table at [`QuantMatrix`](super::QuantMatrix) says what it stands for.
+/// Type of a code. Values are defined in the table of [`QuantMatrix`](super::QuantMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codes {
-    /// An integer.
+    /// Integer of the given width.
     Int(Bits),
-    /// A float with a sign, two bits of exponent and one of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
-    /// negatives. Two codes a byte, low nibble first.
+    /// Float with 1 sign, 2 exponent and 1 mantissa bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. Two
+    /// codes per byte, low nibble first.
     E2m1,
-    /// A float with a sign, four bits of exponent and three of mantissa, up to 448, without infinities; the two
-    /// codes of NaN are refused. One code a byte.
+    /// Float with 1 sign, 4 exponent and 3 mantissa bits: magnitudes up to 448, no infinities. The two NaN
+    /// codes are refused. One code per byte.
     E4m3,
 }
 
 impl Codes {
-    /// Bits of a code.
+    /// Bits per code.
     pub const fn bits(self) -> usize {
         match self {
             Codes::Int(bits) => bits.count(),
@@ -59,7 +60,7 @@ impl Codes {
         }
     }
 
-    /// Whether codes are floats. They have no minima.
+    /// Whether codes are floats, which have no minima.
     pub const fn is_float(self) -> bool {
         !matches!(self, Codes::Int(_))
     }
@@ -71,7 +72,7 @@ impl From<Bits> for Codes {
     }
 }
 
-/// Bytes that the codes of one row take.
+/// Bytes of codes per row.
 pub fn code_bytes_per_row(kind: Codes, cols: usize) -> usize {
     match kind {
         Codes::Int(Bits::Four) | Codes::E2m1 => cols.div_ceil(2),
@@ -79,17 +80,17 @@ pub fn code_bytes_per_row(kind: Codes, cols: usize) -> usize {
     }
 }
 
-/// By code of [`Codes::E2m1`], what multiplies the scale: twice the code's value, so that all are integers.
+/// Multiples of the scale by E2M1 code: twice the code's value, which makes all of them integers.
 pub(crate) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// What multiplies the scale for a code of [`Codes::E4m3`]: a 256th of the code's value, which is an f16.
+/// Multiple of the scale for an E4M3 code: 1/256 of the code's value, exact in f16.
 pub(crate) fn e4m3(code: u8) -> f16 {
-    // f16 has one more bit of exponent, with a bias that is 8 larger: the code's bits, put in their places, are 2⁸
-    // times too small. The shift leaves a copy of the sign in the new exponent's first bit.
+    // f16 has one more exponent bit, and a bias larger by 8: the shifted bits are 2⁻⁸ of the value. The shift
+    // leaves a copy of the sign in the top exponent bit, which the mask clears.
     f16::from_bits((i16::from(code as i8) << 7) as u16 & 0xbfff)
 }
 
-/// Whether a code of [`Codes::E4m3`] is a number.
+/// Whether an E4M3 code is not NaN.
 pub(crate) fn is_e4m3_number(code: u8) -> bool {
     code & 0x7f != 0x7f
 }

@@ -1,4 +1,4 @@
-//! Matrices of floats, as files have them.
+//! Dense matrices: floats in the type of the file.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -25,10 +25,10 @@ pub struct DenseMatrix {
 }
 
 impl DenseMatrix {
-    /// A matrix from its values.
+    /// Builds a matrix from its values.
     ///
     /// # Errors
-    /// [`QuantError::Length`] if there are not `rows · cols` values.
+    /// [`QuantError::Length`] if the number of values is not `rows · cols`.
     pub fn new(rows: usize, cols: usize, values: DenseValues) -> Result<Self, QuantError> {
         let expected = rows.checked_mul(cols).ok_or(QuantError::TooLarge { rows, cols })?;
         let found = match &values {
@@ -55,15 +55,15 @@ impl DenseMatrix {
         &self.values
     }
 
-    /// The elements, to be overwritten; their number and type stay.
+    /// Mutable elements. Their number and type are fixed.
     pub(crate) fn values_mut(&mut self) -> &mut DenseValues {
         &mut self.values
     }
 
-    /// The values of one row in f32, into `out` of `cols` elements.
+    /// Widens one row to f32 into `out`, which has `cols` elements.
     ///
     /// # Panics
-    /// If `row` is not below `rows` or `out` is not `cols` long.
+    /// If `row >= rows`, or `out` does not have `cols` elements.
     pub fn widen_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "one element a column");
         let row = row * self.cols..(row + 1) * self.cols;
@@ -84,7 +84,7 @@ impl DenseMatrix {
         position.map(|at| (at / self.cols, at % self.cols)).map(|(row, col)| (row, col, self.get(row, col)))
     }
 
-    /// The value at (`row`, `col`), widened.
+    /// The element at (`row`, `col`), widened to f32.
     pub fn get(&self, row: usize, col: usize) -> f32 {
         let index = row * self.cols + col;
         match &self.values {

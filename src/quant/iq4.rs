@@ -1,7 +1,8 @@
-//! IQ4_NL and IQ4_XS: nibbles that name one of sixteen unequal steps, which are whole numbers of eight bits.
+//! IQ4_NL and IQ4_XS: 4-bit indexes into a table of sixteen non-uniform 8-bit integers.
 //!
-//! IQ4_NL has an f16 scale for 32 elements, laid out as Q4_0. IQ4_XS has 256 elements in eight groups of 32, whose
-//! scales are 6-bit factors of one f16 value, 32 less than stored: four low bits in nibbles, two high ones in a word.
+//! IQ4_NL has an f16 scale per 32 elements, in the layout of Q4_0. IQ4_XS has 256 elements in eight groups of
+//! 32. Each group has a 6-bit factor, stored plus 32, of the block's f16 scale: four low bits in nibbles, two
+//! high bits in a 16-bit word.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, scaled};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -11,12 +12,12 @@ const XS_BYTES: usize = 136;
 const EIGHT: Codes = Codes::Int(Bits::Eight);
 const NL: Layout = Layout { name: "IQ4_NL", len: 32, kind: EIGHT, group: 32, mins: false };
 const XS: Layout = Layout { name: "IQ4_XS", len: SUPER_BLOCK, kind: EIGHT, group: 32, mins: false };
-/// What a nibble stands for: the format's own numbers, denser around 0.
+/// The formats' table of values, denser around 0.
 const STEPS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// IQ4_NL blocks to canonical rows: 8-bit codes, group 32; nothing is lost.
+/// IQ4_NL decoder: 8-bit codes, group 32, lossless.
 pub(crate) const IQ4_NL: BlockFormat = BlockFormat { layout: NL, decode: decode_nl };
-/// IQ4_XS blocks to canonical rows: 8-bit codes, group 32; scale products are rounded to f16, the only loss.
+/// IQ4_XS decoder: 8-bit codes, group 32. The only loss is the rounding of scale products to f16.
 pub(crate) const IQ4_XS: BlockFormat = BlockFormat { layout: XS, decode: decode_xs };
 
 fn decode_nl(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -40,7 +41,7 @@ fn decode_xs(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// The low nibbles of sixteen bytes, then the high ones.
+/// Looks up the low nibbles of sixteen bytes, then the high nibbles.
 fn unpack(nibbles: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(16);
     for ((byte, low), high) in nibbles.iter().zip(low).zip(high) {

@@ -1,10 +1,11 @@
-//! The canonical matrix: what every weight matrix becomes, whatever file it came from.
+//! Canonical matrices: the common in-memory form of weights from every file format.
 //!
-//! [`QuantMatrix`] holds [`Codes`], integers of 4, 5, 6 or 8 bits or floats of 4 or 8, with one f16 scale (and
-//! optionally one f16 minimum) per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend
-//! repacks either once, at load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which
-//! `shape` has the memory. The GGUF block formats are siblings, a file each, and so is `scaled`, which folders of
-//! Hugging Face have; the quantiser is in `quantize`. Reading files is not here: see [`crate::checkpoint`].
+//! [`QuantMatrix`] holds [`Codes`] (integers of 4, 5, 6 or 8 bits, or floats of 4 or 8 bits) with one f16
+//! scale, and optionally one f16 minimum, per group of columns. [`DenseMatrix`] holds 16- or 32-bit floats. A
+//! backend repacks either once, at load ([`crate::backend::Backend::prepare`]), a block of rows at a time;
+//! `shape` provides the reusable memory for that. Each GGUF block format has a file of its own; `scaled`
+//! decodes the FP8 and NVFP4 weights of Hugging Face folders, and `quantize` is the quantiser. File access is
+//! in [`crate::checkpoint`].
 
 #![forbid(unsafe_code)]
 
@@ -44,8 +45,8 @@ pub use shape::{MatrixForm, QuantForm};
 
 /// A quantised matrix of `rows` output features by `cols` input features.
 ///
-/// Columns are cut into groups of `group`; the last group of a row may be shorter. With code `q`
-/// of a group with scale `s` and minimum `m`, the value is
+/// Columns are divided into groups of `group`; the last group of a row may be shorter. For code `q` in a
+/// group with scale `s` and minimum `m`, the value is
 ///
 /// | codes | without mins | with mins |
 /// |---|---|---|
@@ -56,8 +57,8 @@ pub use shape::{MatrixForm, QuantForm};
 /// | E2M1 | `2 · float(q) · s`, an integer in −12..=12 times the scale | none |
 /// | E4M3 | `float(q) / 256 · s` | none |
 ///
-/// So the scales of floats are half of those that files of E2M1 have, and 256 times those of E4M3, which keeps
-/// usual ones among the normal numbers of f16. Floats of 8 bits have groups of 32 columns or more, or whole rows.
+/// Canonical scales are thus 1/2 of the file's for E2M1 and 256 times the file's for E4M3, which keeps usual
+/// E4M3 scales in the normal range of f16. E4M3 groups have at least 32 columns, or the whole row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantMatrix {
     rows: usize,
@@ -69,68 +70,68 @@ pub struct QuantMatrix {
     mins: Option<Vec<f16>>,
 }
 
-/// The parts of a [`QuantMatrix`], named, for [`QuantMatrix::new`].
+/// Parts of a [`QuantMatrix`], for [`QuantMatrix::new`].
 #[derive(Clone, Debug)]
 pub struct QuantParts {
-    /// Output features.
+    /// Number of rows (output features).
     pub rows: usize,
-    /// Input features.
+    /// Number of columns (input features).
     pub cols: usize,
-    /// What a code is.
+    /// Type of the codes.
     pub kind: Codes,
-    /// Columns that share a scale: 16, 32, 64, 128, or `cols`.
+    /// Columns per scale: 16, 32, 64, 128, or `cols`.
     pub group: usize,
-    /// Row-major codes, each row starting on a byte: `[rows, code_bytes_per_row]`.
+    /// Row-major codes, `[rows, code_bytes_per_row]`: each row starts at a byte.
     pub codes: Vec<u8>,
-    /// `[rows, ceil(cols / group)]`.
+    /// Scales, `[rows, ceil(cols / group)]`.
     pub scales: Vec<f16>,
-    /// `[rows, ceil(cols / group)]`.
+    /// Minima, `[rows, ceil(cols / group)]`.
     pub mins: Option<Vec<f16>>,
 }
 
-/// Why a matrix could not be made.
+/// An error of building, decoding or encoding a matrix.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantError {
-    /// The group size is none of those supported.
+    /// The group size is not supported.
     #[error("group size {found} is not 16, 32, 64, 128 or the row length {cols}")]
     Group {
-        /// What was asked for.
+        /// The requested group size.
         found: usize,
         /// Columns of the matrix.
         cols: usize,
     },
-    /// Float codes have minima, or those of 8 bits have groups that are too small.
+    /// Float codes have minima, or E4M3 groups are too small.
     #[error(
         "expected float codes without minima, and those of 8 bits in groups of 32 columns or more; found {found:?}"
     )]
     FloatForm {
-        /// What was asked for.
+        /// The requested form.
         found: QuantForm,
     },
     /// A part has the wrong number of elements.
     #[error("{part}: expected {expected} elements, found {found}")]
     Length {
-        /// Which part: "codes", "scales", "mins", "values".
+        /// Name of the part: "codes", "scales", "mins", "values".
         part: &'static str,
-        /// Elements that the shape asks for.
+        /// Elements required by the shape.
         expected: usize,
         /// Elements given.
         found: usize,
     },
-    /// A code of 5 or 6 bits that takes more.
+    /// A 5-bit or 6-bit code is out of range.
     #[error("expected a code of {} bits, found {code} at row {row}, column {col}", .bits.count())]
     Code {
-        /// Bits of the matrix's codes.
+        /// Width of the codes.
         bits: Bits,
         /// Row of the code.
         row: usize,
         /// Column of the code.
         col: usize,
-        /// The integer that would multiply the scale.
+        /// The integer value of the code.
         code: i32,
     },
-    /// A value that is NaN or infinite.
+    /// A value is NaN or infinite.
     #[error("expected finite values, found {value} at row {row}, column {col}")]
     NonFinite {
         /// Row of the value.
@@ -140,7 +141,7 @@ pub enum QuantError {
         /// NaN or an infinity.
         value: f32,
     },
-    /// A scale or a minimum that is NaN or infinite, as stored or once rounded to f16.
+    /// A scale or minimum is NaN or infinite, as stored or after rounding to f16.
     #[error("the {part} of row {row}, group {group} is {value}")]
     GroupNonFinite {
         /// "scale" or "minimum".
@@ -152,52 +153,52 @@ pub enum QuantError {
         /// NaN or an infinity.
         value: f32,
     },
-    /// A scale that f16 cannot hold, of a group with a value that is not 0.
+    /// A scale is out of the range of f16, in a group with a nonzero value.
     #[error("the scale of row {row}, group {group} is {value:e}, which f16 does not hold here")]
     Scale {
         /// Row of the group.
         row: usize,
         /// Group within the row.
         group: usize,
-        /// The scale as the file has it.
+        /// The scale in the file.
         value: f32,
     },
-    /// Rows are not whole blocks.
+    /// The row length is not a multiple of the block length.
     #[error("{format}: expected rows of a multiple of {block} columns, found {cols}")]
     Columns {
         /// The block format.
         format: &'static str,
-        /// Elements of a block.
+        /// Elements per block.
         block: usize,
         /// Columns of the matrix.
         cols: usize,
     },
-    /// The matrix cannot be written in a block format without loss.
+    /// A block format cannot represent the matrix exactly.
     #[error("{format} cannot hold this matrix without loss: {reason}")]
     Inexact {
         /// The block format.
         format: &'static str,
-        /// What does not fit.
+        /// The reason.
         reason: &'static str,
     },
-    /// No such format for the quantiser.
+    /// The quantiser has no such format.
     #[error("expected a format such as w8g128, w4g32m or w8row, found `{found}`")]
     Format {
-        /// What was asked for.
+        /// The requested format.
         found: String,
     },
-    /// rows × cols does not fit the address space.
+    /// `rows · cols` overflows the address space.
     #[error("a matrix of {rows} x {cols} is too large")]
     TooLarge {
-        /// Rows asked for.
+        /// Requested rows.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
     },
 }
 
 impl QuantError {
-    /// The same of a matrix that has `rows` more in front.
+    /// Offsets the row in the error by `rows`: turns a row of a block into a row of the whole matrix.
     pub(crate) fn after_rows(mut self, rows: usize) -> QuantError {
         use QuantError::{Code, GroupNonFinite, NonFinite, Scale};
         if let NonFinite { row, .. } | GroupNonFinite { row, .. } | Scale { row, .. } | Code { row, .. } =
@@ -210,7 +211,7 @@ impl QuantError {
 }
 
 impl QuantMatrix {
-    /// A matrix from its parts; every length is checked against the shape, every code against its kind.
+    /// Builds a matrix from its parts. Lengths are checked against the shape, codes against their type.
     ///
     /// # Errors
     /// [`QuantError::Group`], [`QuantError::FloatForm`], [`QuantError::Length`], [`QuantError::TooLarge`],
@@ -231,8 +232,7 @@ impl QuantMatrix {
         Ok(matrix)
     }
 
-    /// Refuses the first code that takes more than its bits, if those are fewer than its byte has, or that is no
-    /// number.
+    /// Refuses the first 5-bit or 6-bit code out of range, and the first NaN code.
     fn check_codes(&self) -> Result<(), QuantError> {
         let bad = match self.kind {
             Codes::Int(Bits::Four | Bits::Eight) | Codes::E2m1 => None,
@@ -251,58 +251,58 @@ impl QuantMatrix {
         })
     }
 
-    /// Output features (N).
+    /// Number of rows (output features, N).
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Input features (K).
+    /// Number of columns (input features, K).
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// What a code is.
+    /// Type of the codes.
     pub fn kind(&self) -> Codes {
         self.kind
     }
 
-    /// Columns that share a scale.
+    /// Columns per scale.
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// Groups in a row.
+    /// Groups per row.
     pub fn groups_per_row(&self) -> usize {
         self.cols.div_ceil(self.group)
     }
 
-    /// Row-major codes, `[rows, code_bytes_per_row]`; see the table at [`QuantMatrix`].
+    /// Row-major codes, `[rows, code_bytes_per_row]`; see the table of [`QuantMatrix`].
     pub fn codes(&self) -> &[u8] {
         &self.codes
     }
 
-    /// The codes of one row.
+    /// Codes of one row.
     pub fn row_codes(&self, row: usize) -> &[u8] {
         let bytes = code_bytes_per_row(self.kind, self.cols);
         &self.codes[row * bytes..(row + 1) * bytes]
     }
 
-    /// `[rows, groups_per_row]`.
+    /// Scales, `[rows, groups_per_row]`.
     pub fn scales(&self) -> &[f16] {
         &self.scales
     }
 
-    /// `[rows, groups_per_row]`, if the format has minima.
+    /// Minima, `[rows, groups_per_row]`, if the matrix has any.
     pub fn mins(&self) -> Option<&[f16]> {
         self.mins.as_deref()
     }
 
-    /// Bytes of codes, scales and mins.
+    /// Total bytes of codes, scales and minima.
     pub fn bytes(&self) -> usize {
         self.codes.len() + 2 * self.scales.len() + 2 * self.mins.as_ref().map_or(0, Vec::len)
     }
 
-    /// What multiplies the scale at (`row`, `col`): an integer, or of E4M3 a 256th of the code's value.
+    /// The multiple of the scale at (`row`, `col`): an integer, or for E4M3 1/256 of the code's value.
     pub fn code(&self, row: usize, col: usize) -> f32 {
         let codes = self.row_codes(row);
         let nibble = |col: usize| codes[col / 2] >> (4 * (col % 2)) & 15;
@@ -316,10 +316,10 @@ impl QuantMatrix {
         }
     }
 
-    /// The values of one row in f32, into `out` of `cols` elements.
+    /// Dequantises one row to f32 into `out`, which has `cols` elements.
     ///
     /// # Panics
-    /// If `row` is not below `rows` or `out` is not `cols` long.
+    /// If `row >= rows`, or `out` does not have `cols` elements.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "one element a column");
         let codes = self.row_codes(row);
@@ -348,7 +348,7 @@ impl QuantMatrix {
     }
 }
 
-/// `value` of each 4-bit code, low nibble first.
+/// Maps each 4-bit code, low nibble first.
 fn each_nibble(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     for (out, &byte) in out.chunks_mut(2).zip(codes) {
         for (nibble, out) in out.iter_mut().enumerate() {
@@ -357,15 +357,15 @@ fn each_nibble(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     }
 }
 
-/// `value` of each code of a byte.
+/// Maps each byte code.
 fn each_byte(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     out.iter_mut().zip(codes).for_each(|(out, &code)| *out = value(code));
 }
 
-/// Fewest columns that share a scale of codes of E4M3, but where a row has fewer.
+/// Minimum E4M3 group, unless the row is shorter.
 const E4M3_GROUP_MIN: usize = 32;
 
-/// Refuses what no file has and no kernel reads.
+/// Refuses forms that exist in no file format and have no kernel.
 fn check_form(form: QuantForm, cols: usize) -> Result<(), QuantError> {
     let QuantForm { kind, group, mins } = form;
     check_group(group, cols)?;
@@ -385,8 +385,8 @@ fn check_length(part: &'static str, expected: usize, found: usize) -> Result<(),
     if expected == found { Ok(()) } else { Err(QuantError::Length { part, expected, found }) }
 }
 
-/// Where the first value is that is not `good`. Whole chunks are tested without a branch, near
-/// memory bandwidth.
+/// Position of the first value that fails `good`. Whole chunks are tested without branches, near memory
+/// bandwidth.
 fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option<usize> {
     let chunk_len = 256;
     let chunk =
@@ -395,17 +395,17 @@ fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option
     values[start..].iter().position(|&v| !good(v)).map(|at| start + at)
 }
 
-/// A weight matrix as it comes from a file or from the quantiser.
+/// A weight matrix from a file or from the quantiser.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightMatrix {
-    /// Codes of 4 to 8 bits, with scales.
+    /// Codes of 4 to 8 bits with scales.
     Quant(QuantMatrix),
     /// 16- or 32-bit floats.
     Dense(DenseMatrix),
 }
 
 impl WeightMatrix {
-    /// Output features (N).
+    /// Number of rows (output features, N).
     pub fn rows(&self) -> usize {
         match self {
             WeightMatrix::Quant(m) => m.rows(),
@@ -413,7 +413,7 @@ impl WeightMatrix {
         }
     }
 
-    /// Input features (K).
+    /// Number of columns (input features, K).
     pub fn cols(&self) -> usize {
         match self {
             WeightMatrix::Quant(m) => m.cols(),
@@ -421,10 +421,10 @@ impl WeightMatrix {
         }
     }
 
-    /// The values of one row in f32, into `out` of `cols` elements.
+    /// Dequantises or widens one row to f32 into `out`, which has `cols` elements.
     ///
     /// # Panics
-    /// If `row` is not below `rows` or `out` is not `cols` long.
+    /// If `row >= rows`, or `out` does not have `cols` elements.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         match self {
             WeightMatrix::Quant(m) => m.dequantize_row(row, out),

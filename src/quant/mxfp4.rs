@@ -1,8 +1,9 @@
-//! MXFP4 of the OCP's microscaling formats: a power of two for 32 floats of four bits, E2M1, kept as they are.
+//! MXFP4 (OCP microscaling): 32 4-bit floats (E2M1) with a shared power-of-two scale. Lossless.
 //!
-//! A block is a byte of exponent, E8M0 with a bias of 127, and sixteen bytes of codes, element `j` in the low nibble
-//! of byte `j` and element `j + 16` in the high one. Nothing is lost. Exponents that f16 does not hold, halved, are
-//! those from 2¹⁷ up and below 2⁻²³: refused, unless all values of the block are 0.
+//! A block is one exponent byte (E8M0, bias 127) and sixteen bytes of codes: element `j` in the low nibble of
+//! byte `j`, element `j + 16` in the high nibble. The canonical scale is half of the block's. Scales of 2¹⁷
+//! and above, or below 2⁻²³, do not fit f16 after halving: they are refused unless all values of the block
+//! are 0.
 
 use half::f16;
 
@@ -11,12 +12,12 @@ use super::{Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 17;
 const LAYOUT: Layout = Layout { name: "MXFP4", len: 32, kind: Codes::E2m1, group: 32, mins: false };
-/// The bias of E8M0, and one more: canonical codes stand for twice the value.
+/// Bias of E8M0 plus one: canonical codes are twice the value, so scales are halved.
 const BIAS: i32 = 127 + 1;
-/// The exponent that stands for no number.
+/// NaN exponent.
 const NAN: u8 = 255;
 
-/// MXFP4 blocks to canonical rows; nothing is lost.
+/// MXFP4 decoder, lossless.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -35,22 +36,22 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Half of a block's scale; none if f16 does not hold it, and the block has a value that is not 0.
+/// Half of a block's scale; `None` if it does not fit f16 and the block has a nonzero value.
 fn half_scale(exponent: u8, codes: &[u8]) -> Option<f16> {
     match i32::from(exponent) - BIAS {
         _ if exponent == NAN => None,
         power @ -14..=15 => Some(f16::from_bits(((power + 15) as u16) << 10)),
         power @ -24..=-15 => Some(f16::from_bits(1 << (power + 24))),
-        // The sign of a zero does not count.
+        // Mask without the sign bits: -0 counts as zero.
         _ => codes.iter().all(|byte| byte & 0x77 == 0).then_some(f16::ZERO),
     }
 }
 
-/// The number that an exponent stands for.
+/// Scale of an E8M0 exponent.
 fn scale(exponent: u8) -> f32 {
     match exponent {
         NAN => f32::NAN,
-        // 2⁻¹²⁷ is no normal number.
+        // 2⁻¹²⁷ is subnormal in f32.
         0 => f32::from_bits(1 << 22),
         exponent => f32::from_bits(u32::from(exponent) << 23),
     }

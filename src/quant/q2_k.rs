@@ -1,4 +1,4 @@
-//! Q2_K: 256 codes of two bits in sixteen groups, whose scales and minima are 4-bit factors of two f16 values.
+//! Q2_K: 256 2-bit codes in sixteen groups; scales and minima are 4-bit factors of two f16 values.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -7,8 +7,7 @@ const BYTES: usize = 84;
 const LAYOUT: Layout =
     Layout { name: "Q2_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 16, mins: true };
 
-/// Q2_K blocks to canonical rows: 4-bit codes with mins, group 16; scale products are rounded to f16, the
-/// only loss.
+/// Q2_K decoder: 4-bit codes with mins, group 16. The only loss is the rounding of scale products to f16.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -20,7 +19,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
             *scale = scaled(d, i32::from(factor & 15));
             *min = scaled(d_min, -i32::from(factor >> 4));
         }
-        // Run `k` of 32 codes is bits `2 (k % 4)` of the 32 bytes of its half.
+        // Run `k` of 32 codes is in bits `2 (k % 4)` and up of the 32 bytes of its half.
         for (k, codes) in out.codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let bytes = low[k / 4 * 32..][..32].as_chunks::<8>().0;
             for (bytes, codes) in bytes.iter().zip(codes.as_chunks_mut::<4>().0) {

@@ -1,4 +1,4 @@
-//! Q3_K: 256 codes of three bits, each 4 above its value, in sixteen groups with a 6-bit factor of one f16 value.
+//! Q3_K: 256 3-bit codes with offset 4, in sixteen groups; scales are 6-bit factors of one f16 value.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -7,7 +7,7 @@ const BYTES: usize = 110;
 const LAYOUT: Layout =
     Layout { name: "Q3_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 16, mins: false };
 
-/// Q3_K blocks to canonical rows: 4-bit codes, group 16; scale products are rounded to f16, the only loss.
+/// Q3_K decoder: 4-bit codes, group 16. The only loss is the rounding of scale products to f16.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -19,7 +19,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
         for (scale, factor) in out.scales.iter_mut().zip(unpack_factors(factors)) {
             *scale = scaled(d, factor);
         }
-        // Run `k` of 32 codes: its low bits are bits `2 (k % 4)` of the 32 bytes of its half, its
+        // Run `k` of 32 codes: the low bits are bits `2 (k % 4)` and up of the 32 bytes of its half, the
         // third bits are bit `k`.
         for (k, codes) in out.codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             unpack_run(k, &low[k / 4 * 32..][..32], third, codes);
@@ -37,7 +37,7 @@ fn unpack_run(k: usize, low: &[u8], third: &[u8], codes: &mut [u8; 16]) {
     }
 }
 
-/// Sixteen factors in −32..=31: low nibbles in bytes 0..8, upper two bits in bytes 8..12.
+/// Unpacks sixteen factors in −32..=31: low nibbles in bytes 0..8, upper two bits in bytes 8..12.
 fn unpack_factors(packed: &[u8]) -> [i32; 16] {
     let (low, high) = packed.split_at(8);
     std::array::from_fn(|i| {

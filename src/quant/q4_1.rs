@@ -1,4 +1,5 @@
-//! Q4_1: an f16 scale, an f16 minimum and 32 nibbles. Exactly the canonical 4-bit format with mins, group 32.
+//! Q4_1: an f16 scale, an f16 minimum and 32 nibbles. Identical to the canonical 4-bit format with mins,
+//! group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, half, repack_nibbles, split_nibbles};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -6,7 +7,7 @@ use super::{Bits, Codes, QuantError, QuantMatrix};
 const BYTES: usize = 20;
 const LAYOUT: Layout = Layout { name: "Q4_1", len: 32, kind: Codes::Int(Bits::Four), group: 32, mins: true };
 
-/// Q4_1 blocks to canonical rows; nothing is lost.
+/// Q4_1 decoder, lossless.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -17,7 +18,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q4_1 blocks of a matrix with 4-bit codes in groups of 32, with mins; nothing is lost.
+/// Q4_1 encoder, lossless, for 4-bit codes in groups of 32 with mins.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut block = [0; BYTES];

@@ -1,6 +1,6 @@
-//! Q4_K: 256 nibbles in eight groups of 32, whose scales and minima are 6-bit factors of two f16 values.
+//! Q4_K: 256 nibbles in eight groups of 32; scales and minima are 6-bit factors of two f16 values.
 //!
-//! The canonical matrix has one f16 a scale: the products are rounded, which is the only loss.
+//! The only loss is the rounding of scale products to f16: the canonical matrix has one f16 per scale.
 
 use super::block::{
     self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, repack_nibbles, scaled, six_bit_scales,
@@ -11,7 +11,7 @@ const BYTES: usize = 144;
 const LAYOUT: Layout =
     Layout { name: "Q4_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 32, mins: true };
 
-/// Q4_K blocks to canonical rows: 4-bit codes with mins, group 32.
+/// Q4_K decoder: 4-bit codes with mins, group 32.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -23,7 +23,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// The head of a Q4_K or Q5_K block: two f16 values and twelve bytes of factors.
+/// Unpacks the head of a Q4_K or Q5_K block: two f16 values and twelve bytes of factors.
 pub(super) fn unpack_scales(head: &[u8], scales: &mut [half::f16], mins: &mut [half::f16]) {
     let (d, d_min) = (half(&head[..2]).to_f32(), half(&head[2..4]).to_f32());
     let (scale_factors, min_factors) = six_bit_scales(&head[4..16]);

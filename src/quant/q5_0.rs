@@ -1,4 +1,4 @@
-//! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 5-bit codes, group 32.
+//! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, codes with offset 16. Canonical: 5-bit codes, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -6,7 +6,7 @@ use super::{Bits, Codes, QuantError, QuantMatrix};
 const BYTES: usize = 22;
 const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, kind: Codes::Int(Bits::Five), group: 32, mins: false };
 
-/// Q5_0 blocks to canonical rows; nothing is lost.
+/// Q5_0 decoder, lossless.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -18,7 +18,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q5_0 blocks of a matrix with codes in −16..=15, a byte each, in groups of 32; nothing is lost.
+/// Q5_0 encoder, lossless, for byte codes in −16..=15 in groups of 32.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut codes = [0; 32];

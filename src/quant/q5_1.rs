@@ -1,4 +1,5 @@
-//! Q5_1: an f16 scale, an f16 minimum, 32 fifth bits and 32 nibbles; kept as 5-bit codes with mins, group 32.
+//! Q5_1: an f16 scale, an f16 minimum, 32 fifth bits and 32 nibbles. Canonical: 5-bit codes with mins, group
+//! 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -6,7 +7,7 @@ use super::{Bits, Codes, QuantError, QuantMatrix};
 const BYTES: usize = 24;
 const LAYOUT: Layout = Layout { name: "Q5_1", len: 32, kind: Codes::Int(Bits::Five), group: 32, mins: true };
 
-/// Q5_1 blocks to canonical rows; nothing is lost.
+/// Q5_1 decoder, lossless.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -18,7 +19,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q5_1 blocks of a matrix with codes in 0..=31, a byte each, in groups of 32, with mins; nothing is lost.
+/// Q5_1 encoder, lossless, for byte codes in 0..=31 in groups of 32 with mins.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut codes = [0; 32];

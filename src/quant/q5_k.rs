@@ -1,4 +1,4 @@
-//! Q5_K: like Q4_K with a fifth bit for each code; kept as 5-bit codes with mins, group 32.
+//! Q5_K: Q4_K with a fifth bit per code. Canonical: 5-bit codes with mins, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, widen_nibbles};
 use super::q4_k::unpack_scales;
@@ -8,7 +8,7 @@ const BYTES: usize = 176;
 const LAYOUT: Layout =
     Layout { name: "Q5_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Five), group: 32, mins: true };
 
-/// Q5_K blocks to canonical rows; scale products are rounded to f16, the only loss.
+/// Q5_K decoder. The only loss is the rounding of scale products to f16.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -18,7 +18,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
         for (split, codes) in nibbles.as_chunks::<32>().0.iter().zip(out.codes.as_chunks_mut::<64>().0) {
             widen_nibbles(split, codes);
         }
-        // Bit `g` of byte `i` belongs to element `i` of group `g`.
+        // Bit `g` of byte `i` is the fifth bit of element `i` of group `g`.
         for (group, codes) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             for (code, bits) in codes.iter_mut().zip(fifth) {
                 *code |= (bits >> group & 1) << 4;

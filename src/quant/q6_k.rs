@@ -1,4 +1,4 @@
-//! Q6_K: 256 codes of six bits, each 32 above its value, in sixteen groups with an 8-bit factor of one f16 value.
+//! Q6_K: 256 6-bit codes with offset 32, in sixteen groups; scales are 8-bit factors of one f16 value.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, scaled};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -7,7 +7,7 @@ const BYTES: usize = 210;
 const LAYOUT: Layout =
     Layout { name: "Q6_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Six), group: 16, mins: false };
 
-/// Q6_K blocks to canonical rows: 6-bit codes, group 16; scale products are rounded to f16, the only loss.
+/// Q6_K decoder: 6-bit codes, group 16. The only loss is the rounding of scale products to f16.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -26,8 +26,8 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// 128 codes: quarter `k` has its low nibbles in nibble `k / 2` of half `k % 2` of `low`, its upper
-/// two bits in bits `2k` of `high`.
+/// Unpacks 128 codes. Quarter `k` has its low nibbles in nibble `k / 2` of half `k % 2` of `low`, and its
+/// upper two bits at bit `2k` of `high`.
 fn unpack_half(low: &[u8; 64], high: &[u8; 32], codes: &mut [u8; 128]) {
     let (first, second) = low.split_at(32);
     for (k, quarter) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Q8_0: an f16 scale and 32 signed bytes. Exactly the canonical 8-bit format, group 32.
+//! Q8_0: an f16 scale and 32 signed bytes. Identical to the canonical 8-bit format, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, half};
 use super::{Bits, Codes, QuantError, QuantMatrix};
@@ -7,7 +7,7 @@ const BYTES: usize = 34;
 const LAYOUT: Layout =
     Layout { name: "Q8_0", len: 32, kind: Codes::Int(Bits::Eight), group: 32, mins: false };
 
-/// Q8_0 blocks to canonical rows; nothing is lost.
+/// Q8_0 decoder, lossless.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
@@ -17,7 +17,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q8_0 blocks of a matrix with codes of a byte each in groups of 32; nothing is lost.
+/// Q8_0 encoder, lossless, for byte codes in groups of 32.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut block = [0; BYTES];

@@ -1,20 +1,20 @@
-//! How close a quantised matrix is to its original.
+//! Quantisation quality: error measures of a quantised matrix.
 
 use super::{DenseMatrix, QuantError, QuantMatrix};
 
-/// The distance of a quantised matrix from its original, over all elements.
+/// Difference between a quantised matrix and its original, over all elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quality {
-    /// Mean of the squared errors.
+    /// Mean squared error.
     pub mse: f64,
-    /// Power of the original over power of the error, in decibels; infinite if there is no error.
+    /// Signal-to-noise ratio in dB: power of the original over power of the error; infinite without error.
     pub snr_db: f64,
-    /// Cosine of the angle between the two, as vectors; 1 if both are zero.
+    /// Cosine similarity of the two matrices as vectors; 1 if both are zero.
     pub cosine: f64,
 }
 
 impl Quality {
-    /// Compares `quantised` with `original`; sums are f64.
+    /// Compares `quantised` with `original`. Sums are accumulated in f64.
     ///
     /// # Errors
     /// [`QuantError::Length`] if the shapes differ.
@@ -23,7 +23,7 @@ impl Quality {
     }
 }
 
-/// Sums of squares and products: those of several blocks of rows add up to the whole matrix's.
+/// Sums of squares and products. The sums of blocks of rows add up to those of the whole matrix.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Distance {
     elements: f64,
@@ -58,7 +58,7 @@ impl Distance {
         }
     }
 
-    /// Adds another block of rows.
+    /// Adds the sums of another block of rows.
     pub(crate) fn add(&mut self, other: &Distance) {
         self.elements += other.elements;
         self.error += other.error;

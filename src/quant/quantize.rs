@@ -1,7 +1,7 @@
-//! The quantiser: floats to codes of 4, 5, 6 or 8 bits, round to nearest even against the f16-rounded scale.
+//! Quantiser: floats to codes of 4, 5, 6 or 8 bits, rounded to nearest even with the f16-rounded scale.
 //!
-//! Each value comes back within half a scale (and float rounding): the scale is chosen so that no
-//! code is clamped by more. [`Quality`] says what was lost.
+//! The error per value is at most half a scale (plus float rounding): scales are chosen so that clamping adds
+//! no larger error. [`Quality`] measures the loss.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,23 +12,23 @@ use super::{
     Bits, DenseMatrix, Distance, Quality, QuantError, QuantForm, QuantMatrix, QuantParts, code_bytes_per_row,
 };
 
-/// Which columns share a scale.
+/// Granularity of the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// This many neighbours: 16, 32, 64 or 128.
+    /// Groups of adjacent columns: 16, 32, 64 or 128.
     Columns(usize),
-    /// A whole row.
+    /// One group per row.
     Row,
 }
 
-/// What to quantise to. Written `w8g128`, `w4g32m` (with mins), `w8row`.
+/// Target format of the quantiser. Text form: `w8g128`, `w4g32m` (with mins), `w8row`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuantFormat {
-    /// Bits of a code.
+    /// Width of the codes.
     pub bits: Bits,
-    /// Which columns share a scale.
+    /// Columns per scale.
     pub group: Group,
-    /// Whether groups have minima: better for lopsided values, two more bytes a group.
+    /// Whether groups have minima: more accurate for asymmetric values, two more bytes per group.
     pub mins: bool,
 }
 
@@ -36,14 +36,14 @@ impl QuantFormat {
     /// 8 bits, groups of 128, no mins.
     pub const W8G128: QuantFormat =
         QuantFormat { bits: Bits::Eight, group: Group::Columns(128), mins: false };
-    /// 8 bits, groups of 32, no mins: what Q8_0 holds.
+    /// 8 bits, groups of 32, no mins: equivalent to Q8_0.
     pub const W8G32: QuantFormat = QuantFormat { bits: Bits::Eight, group: Group::Columns(32), mins: false };
-    /// 4 bits, groups of 32, no mins: what Q4_0 holds.
+    /// 4 bits, groups of 32, no mins: equivalent to Q4_0.
     pub const W4G32: QuantFormat = QuantFormat { bits: Bits::Four, group: Group::Columns(32), mins: false };
     /// 4 bits, groups of 128, no mins.
     pub const W4G128: QuantFormat = QuantFormat { bits: Bits::Four, group: Group::Columns(128), mins: false };
 
-    /// What matrices of `cols` columns become.
+    /// Form of a quantised matrix with `cols` columns.
     pub fn form(&self, cols: usize) -> QuantForm {
         let group = match self.group {
             Group::Columns(columns) => columns,
@@ -78,18 +78,18 @@ impl FromStr for QuantFormat {
     }
 }
 
-/// `values` as codes of `format`, and what was lost.
+/// Quantises `values` to `format` and measures the loss.
 ///
-/// A group of zeros gets scale 0. One thread works; quantise several matrices at once for more.
+/// An all-zero group has scale 0. The call is single-threaded; parallelise over matrices.
 ///
 /// # Errors
-/// [`QuantError::Group`] for an unsupported group, [`QuantError::NonFinite`] for a NaN or an
-/// infinity, [`QuantError::GroupNonFinite`] for a group whose scale or minimum is beyond f16.
+/// [`QuantError::Group`] for an unsupported group, [`QuantError::NonFinite`] for a NaN or an infinity,
+/// [`QuantError::GroupNonFinite`] if a scale or minimum is out of the range of f16.
 pub fn quantize(values: &DenseMatrix, format: QuantFormat) -> Result<(QuantMatrix, Quality), QuantError> {
     quantize_block(values, format).map(|(matrix, distance)| (matrix, distance.quality()))
 }
 
-/// [`quantize`] for some rows of a matrix, with their part of what was lost.
+/// [`quantize`] for a block of rows, with their share of the error sums.
 pub(crate) fn quantize_block(
     values: &DenseMatrix,
     format: QuantFormat,
@@ -136,7 +136,7 @@ fn pack_row(bits: Bits, codes: &[u8], packed: &mut [u8]) {
     }
 }
 
-/// Scale and minimum of one group.
+/// Scale and minimum of a group.
 #[derive(Clone, Copy)]
 struct Fit {
     scale: f16,
@@ -154,7 +154,7 @@ impl Fit {
     }
 }
 
-/// The integers of a format: `low..=high` stand for multiples of the scale, stored plus `offset`.
+/// Integer range of a format: multiples `low..=high` of the scale, stored plus `offset`.
 struct Coder {
     low: i32,
     high: i32,
@@ -173,7 +173,7 @@ impl Coder {
         Coder { low, high, offset, mins: format.mins }
     }
 
-    /// The scale (and minimum) that the values of a group need.
+    /// Scale (and minimum) of a group of values.
     fn fit(&self, values: &[f32]) -> Fit {
         let least = values.iter().copied().fold(f32::INFINITY, f32::min);
         let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -188,8 +188,8 @@ impl Coder {
             let scale = f16_reaching(reach / self.high as f32, &[(reach, self.high)]);
             return Fit { scale, min: f16::ZERO };
         }
-        // There is one more code below zero than above: the larger side gets it, by the sign of the
-        // scale, and its extreme is met exactly; the smaller side may be cut by half a scale.
+        // The range has one more negative than positive code. The sign of the scale gives it to the larger
+        // side, which is represented exactly; the smaller side may be clamped by half a scale.
         let (long, short) = (down.max(up), down.min(up));
         let wanted = (long / -self.low as f32).max(short / (self.high as f32 + 0.5));
         let scale = f16_reaching(wanted, &[(short, self.high), (long, -self.low)]);
@@ -209,28 +209,28 @@ impl Coder {
     }
 }
 
-/// The nearest f16 to `wanted`, or the next one if with the nearest some `(reach, steps)` is more than
-/// `steps` and a half away.
+/// The f16 nearest to `wanted`, or the next larger one if for some `(reach, steps)` the nearest times
+/// `steps + 0.5` is below `reach`.
 fn f16_reaching(wanted: f32, sides: &[(f32, i32)]) -> f16 {
     let nearest = f16::from_f32(wanted);
     let enough = |&(reach, steps): &(f32, i32)| nearest.to_f32() * (steps as f32 + 0.5) >= reach;
     if sides.iter().all(enough) { nearest } else { f16::from_bits(nearest.to_bits() + 1) }
 }
 
-/// The largest f16 that is not above `value`.
+/// The largest f16 not above `value`.
 fn f16_below(value: f32) -> f16 {
     let nearest = f16::from_f32(value);
     match (nearest.to_f32() > value, nearest.to_bits()) {
         (false, _) => nearest,
         (true, bits) if nearest.is_sign_negative() => f16::from_bits(bits + 1),
-        // A positive value rounded up has a positive neighbour below; zero is only rounded up to
-        // from a negative value, and has the sign of that value.
+        // A positive value rounded up has a positive neighbour below. Zero results from rounding up only for
+        // negative values, and then has a negative sign.
         (true, bits) => f16::from_bits(bits.saturating_sub(1)),
     }
 }
 
-/// For |x| below 2²²: adding 1.5 · 2²³ leaves no bits for a fraction, so the sum is rounded as floats
-/// are, and its low bits are the integer. Unlike a library call it compiles to vector code everywhere.
+/// Rounds half to even for |x| below 2²²: adding 1.5 · 2²³ leaves no fraction bits, so the float addition
+/// rounds, and the low bits of the sum are the integer. Unlike a library call it vectorises on every target.
 fn round_ties_even(x: f32) -> i32 {
     const SHIFT: f32 = 12_582_912.0;
     (x + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
@@ -259,7 +259,7 @@ mod tests {
         DenseMatrix::new(rows, cols, DenseValues::F32(values[..rows * cols].to_vec())).unwrap()
     }
 
-    /// Values of all magnitudes that f16 scales can carry, with zeros, ties and outliers.
+    /// Values over the whole range of f16 scales, with zeros, ties and outliers.
     fn value() -> impl Strategy<Value = f32> {
         prop_oneof![
             4 => -1.0f32..1.0,
@@ -287,7 +287,7 @@ mod tests {
                         let min = matrix.mins().map_or(0.0, |mins| f64::from(mins[group].to_f32()));
                         let value = f64::from(original.get(row, col));
                         let error = (value - f64::from(*found)).abs();
-                        // Two roundings of f32, each relative to what is rounded.
+                        // Two f32 roundings, each relative to its operand.
                         let ulp = (value.abs() + min.abs() + 256.0 * scale) * f64::from(f32::EPSILON);
                         prop_assert!(
                             error <= scale / 2.0 + ulp,
@@ -303,7 +303,7 @@ mod tests {
             codes in proptest::collection::vec(-127i32..=127, 63),
             exponent in -10i32..4,
         ) {
-            // With the extreme code in the group, the scale is found again.
+            // With the extreme code in the group, the scale is recovered.
             let values: Vec<f32> =
                 codes.iter().chain([&127]).map(|&q| q as f32 * (exponent as f32).exp2()).collect();
             let (matrix, quality) = quantize(&dense(1, 64, &values), "w8row".parse().unwrap()).unwrap();
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn quality_is_what_the_formulas_say() {
-        // 8-bit codes of 0 and 127 are exact; 0.5 falls to 0 by half a scale.
+        // 8-bit codes of 0 and 127 are exact; 0.5 is rounded to 0, an error of half a scale.
         let mut values = [0.0; 32];
         values[..2].copy_from_slice(&[127.0, 0.5]);
         let (_, quality) = quantize(&dense(1, 32, &values), QuantFormat::W8G32).unwrap();

@@ -1,22 +1,22 @@
-//! Floats of eight bits and of four, E4M3 and E2M1, as Hugging Face folders have them: codes row by row, and scales
-//! beside them for groups of 16 columns (NVFP4), blocks, rows or the whole tensor.
+//! FP8 (E4M3) and NVFP4 (E2M1) weights of Hugging Face folders: row-major codes, and separate scales per
+//! group of 16 columns (NVFP4), block, row or tensor.
 //!
-//! Codes are kept as they are. A scale becomes the canonical one, which is 256 times that of E4M3 and half of that of
-//! E2M1, and is rounded to the nearest f16: by one part in 2048 at most, or by 2⁻²⁵ where it is below 2⁻¹⁴. One that
-//! becomes infinite by that is refused, unless all values of the group are 0. So is one of E4M3 that becomes 0. One of
-//! E2M1 that does so has values below 2⁻²¹, which become 0: tensors whose scales are all so small are refused where
-//! they are opened.
+//! Codes are copied. Canonical scales are 256 times the file's for E4M3 and half of the file's for E2M1, both
+//! rounded to the nearest f16. The relative error is at most 1/2048; below 2⁻¹⁴ the absolute error is at most
+//! 2⁻²⁵. A scale that overflows f16 is refused, unless all values of the group are 0; likewise an E4M3 scale
+//! that underflows to 0. An E2M1 scale that underflows belongs to values below 2⁻²¹, which become 0: tensors
+//! with nothing but such scales are refused on open.
 
 use half::f16;
 
 use super::{Codes, QuantError, QuantMatrix, check_length, code_bytes_per_row};
 
-/// What a canonical scale is of the code's own.
+/// Ratio of the canonical scale to the file's.
 fn factor(kind: Codes) -> f32 {
     if kind == Codes::E2m1 { 0.5 } else { 256.0 }
 }
 
-/// Overwrites all rows of a matrix of floats with these codes, and with scales by row and group.
+/// Fills a matrix of float codes with `codes` and with the scales by row and group.
 pub(crate) fn fill(
     into: &mut QuantMatrix,
     codes: &[u8],
@@ -26,7 +26,7 @@ pub(crate) fn fill(
     into.codes.copy_from_slice(codes);
     into.check_codes()?;
     let (kind, groups, width, cols) = (into.kind, into.groups_per_row(), into.group, into.cols);
-    // All but the sign, which does not count where the rest is 0.
+    // Mask without the sign bits: -0 counts as zero.
     let digits = if kind == Codes::E2m1 { 0x77 } else { 0x7f };
     for row in 0..into.rows {
         for group in 0..groups {

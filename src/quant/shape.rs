@@ -1,5 +1,5 @@
-//! What a canonical matrix is made of, its values aside; and matrices as memory that is filled again and
-//! again, with a block of rows at a time.
+//! Matrix forms: the element format of a canonical matrix, and reuse of a matrix as a buffer for blocks of
+//! rows.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use super::{
     Codes, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, check_form, code_bytes_per_row,
 };
 
-/// What codes a [`QuantMatrix`] has.
+/// Code format of a [`QuantMatrix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantForm {
-    /// What a code is.
+    /// Type of the codes.
     pub kind: Codes,
-    /// Columns that share a scale.
+    /// Columns per scale.
     pub group: usize,
     /// Whether groups have minima.
     pub mins: bool,
 }
 
-/// How a [`WeightMatrix`] stores its values.
+/// Element format of a [`WeightMatrix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixForm {
-    /// Codes, scales and perhaps minima.
+    /// Codes with scales and optional minima.
     Quant(QuantForm),
     /// IEEE single precision.
     F32,
@@ -34,7 +34,7 @@ pub enum MatrixForm {
 }
 
 impl MatrixForm {
-    /// Bytes of such a matrix: codes, scales and minima, or floats.
+    /// Bytes of a matrix of this form: codes, scales and minima, or floats.
     pub fn bytes(self, rows: usize, cols: usize) -> usize {
         let row = match self {
             MatrixForm::Quant(QuantForm { kind, group, mins }) => {
@@ -49,13 +49,13 @@ impl MatrixForm {
 }
 
 impl QuantMatrix {
-    /// What its codes are.
+    /// Code format of the matrix.
     pub fn form(&self) -> QuantForm {
         QuantForm { kind: self.kind, group: self.group, mins: self.mins.is_some() }
     }
 }
 
-/// No rows and no columns: memory to be filled.
+/// An empty matrix, as a buffer to [`reshape`](WeightMatrix::reshape).
 impl Default for WeightMatrix {
     fn default() -> WeightMatrix {
         WeightMatrix::Dense(DenseMatrix { rows: 0, cols: 0, values: DenseValues::F32(Vec::new()) })
@@ -63,7 +63,7 @@ impl Default for WeightMatrix {
 }
 
 impl WeightMatrix {
-    /// How it stores its values.
+    /// Element format of the matrix.
     pub fn form(&self) -> MatrixForm {
         match self {
             WeightMatrix::Quant(m) => MatrixForm::Quant(m.form()),
@@ -75,11 +75,12 @@ impl WeightMatrix {
         }
     }
 
-    /// Becomes `[rows, cols]` of `form`, in the memory that it has if that is enough. Its values are left
-    /// to be overwritten.
+    /// Changes the matrix to `[rows, cols]` of `form`, in its present memory if that suffices. The values are
+    /// unspecified until overwritten.
     ///
     /// # Errors
-    /// [`QuantError::Group`], [`QuantError::FloatForm`], [`QuantError::TooLarge`]; then it is unchanged.
+    /// [`QuantError::Group`], [`QuantError::FloatForm`] or [`QuantError::TooLarge`]; the matrix is then
+    /// unchanged.
     pub fn reshape(&mut self, form: MatrixForm, [rows, cols]: [usize; 2]) -> Result<(), QuantError> {
         let elements = rows.checked_mul(cols).ok_or(QuantError::TooLarge { rows, cols })?;
         if let MatrixForm::Quant(form) = form {
@@ -129,10 +130,10 @@ impl WeightMatrix {
         WeightMatrix::Dense(DenseMatrix { rows: 0, cols: 0, values })
     }
 
-    /// Overwrites its rows from `at` on with `rows` of `from`.
+    /// Copies `rows` of `from` over the rows from `at` on.
     ///
     /// # Panics
-    /// If the two differ in form or columns, or rows are beyond either.
+    /// If forms or columns differ, or rows are out of range.
     pub fn copy_rows(&mut self, at: usize, from: &WeightMatrix, rows: Range<usize>) {
         let same = (self.form(), self.cols()) == (from.form(), from.cols());
         assert!(same, "rows of {:?} into {:?}", from.form(), self.form());
@@ -157,7 +158,7 @@ impl WeightMatrix {
     }
 }
 
-/// `rows` of `from` over those of `to` from `at` on; both have `width` elements a row.
+/// Copies `rows` of `from` to the rows of `to` from `at` on; both have `width` elements per row.
 fn copy<T: Copy>(to: &mut [T], at: usize, from: &[T], rows: &Range<usize>, width: usize) {
     to[at * width..][..rows.len() * width].copy_from_slice(&from[rows.start * width..rows.end * width]);
 }

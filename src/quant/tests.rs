@@ -1,4 +1,4 @@
-//! The block formats against values that another library computed, and round trips through the encoders.
+//! Block formats compared with values of an independent library, and round trips through the encoders.
 
 mod floats;
 
@@ -28,7 +28,7 @@ fn format_named(name: &str) -> &'static BlockFormat {
     formats.into_iter().find(|format| format.layout.name == name).expect("a format of that name")
 }
 
-/// Decodes into memory that held something else.
+/// Decodes into a reused matrix with other contents.
 fn decode(format: &str, blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
     let format = format_named(format);
     let mut matrix = WeightMatrix::default();
@@ -77,7 +77,7 @@ fn every_format_gives_the_values_of_an_independent_library() {
     let vectors = vectors();
     assert_eq!(vectors.len(), 27);
     for Vector { format, exact, block, values } in vectors {
-        // Twice two rows of the block: the walk over blocks and rows is under test as well.
+        // Two rows of two blocks each also test the iteration over blocks and rows.
         let cols = 2 * values.len();
         let matrix = decode(format, &block.repeat(4), 2, cols).unwrap();
         for row in 0..2 {
@@ -91,7 +91,7 @@ fn every_format_gives_the_values_of_an_independent_library() {
                     let group = row * matrix.groups_per_row() + col / matrix.group();
                     let product = matrix.code(row, col) * matrix.scales()[group].to_f32();
                     let min = matrix.mins().map_or(0.0, |mins| mins[group].to_f32());
-                    // Half an f16 ulp on each product, and the seven digits of the text.
+                    // Half an f16 ulp per product, and the seven printed digits.
                     let bound = (product.abs() + min.abs()) * (1.01 / 2048.0) + 1e-6 * expected.abs();
                     let error = (found - expected).abs();
                     assert!(error <= bound, "{format} ({row}, {col}): {found}, expected {expected}");
@@ -268,10 +268,10 @@ fn a_matrix_is_refilled_with_rows_of_any_other() {
     assert_eq!(refused, Err(QuantError::Group { found: 48, cols: 40 }));
 }
 
-/// What was lost is summed over blocks of rows: the sums are the whole matrix's, whatever the blocks.
+/// Error sums of blocks of rows add up to those of the whole matrix, for any division into blocks.
 #[test]
 fn the_quality_of_several_blocks_is_that_of_the_whole_matrix() {
-    // Rows of very different powers, so that no block's figures are the whole's.
+    // The rows differ widely in power, so the figures of a block differ from those of the whole matrix.
     let value = |at: usize| ((at * 37 % 101) as f32 - 50.0) * ((at / 48) as f32 - 2.5).exp2();
     let values: Vec<f32> = (0..7 * 48).map(value).collect();
     let dense = |rows: std::ops::Range<usize>| {
@@ -307,7 +307,7 @@ fn the_quality_of_several_blocks_is_that_of_the_whole_matrix() {
     assert!((first.snr_db - expected.snr_db).abs() > 0.01, "one block alone has another quality");
 }
 
-/// The quality of nothing, of what is exact, and of what is all error.
+/// Quality of an empty matrix, of an exact one, and of a total loss.
 #[test]
 fn qualities_at_their_ends() {
     let exact = Quality { mse: 0.0, snr_db: f64::INFINITY, cosine: 1.0 };
@@ -320,10 +320,10 @@ fn qualities_at_their_ends() {
     assert_eq!(other, Err(QuantError::Length { part: "columns", expected: 17, found: 16 }));
 }
 
-/// One code, in any place of any block, is enough for an encoder that has fewer bits than the matrix.
+/// A single code out of the encoder's range, at any position, is refused.
 #[test]
 fn one_code_beyond_an_encoders_range_is_refused() {
-    /// A format, its encoder, whether it has minima, codes that it can write, and codes that it cannot.
+    /// Format, encoder, whether it has minima, codes in range, codes out of range.
     type Case = (&'static str, Encode, bool, &'static [i32], &'static [i32]);
     let cases: [Case; 2] = [
         ("Q5_0", q5_0::encode, false, &[-16, 15], &[-17, 16, -128, 127]),
@@ -352,7 +352,7 @@ fn one_code_beyond_an_encoders_range_is_refused() {
     }
 }
 
-/// Encoders whose codes have all the bits of the matrix's write every code.
+/// Encoders with as many bits as the matrix's codes write every code.
 #[test]
 fn encoders_of_whole_codes_take_every_code() {
     let cases: [(&str, Encode, bool); 3] =

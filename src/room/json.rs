@@ -1,4 +1,5 @@
-//! What a JSON document takes as values, found before any of them is made: two bytes of text can become hundreds.
+//! Memory estimate of parsed JSON, computed before any value is allocated: two bytes of text can become
+//! hundreds.
 
 use std::fmt;
 use std::mem::size_of;
@@ -6,25 +7,26 @@ use std::mem::size_of;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// An entry of an object: its hash, its key and its value.
+/// An entry of an object: hash, key and value.
 const ENTRY_BYTES: usize = size_of::<u64>() + size_of::<String>() + size_of::<Value>();
-/// A place in an object's hash table, and those of its control bytes that are no place's own.
+/// A slot of an object's hash table, and the control bytes that belong to no slot.
 const PLACE_BYTES: usize = size_of::<usize>() + 1;
 const CONTROL_BYTES: usize = 16;
-/// What an allocation takes beside its bytes, what it is rounded to, and how small it can be.
+/// Allocator model: overhead per allocation, granularity, and minimum size.
 const ALLOCATED_BESIDE: usize = 8;
 const ALLOCATED_STEP: usize = 16;
 const ALLOCATED_MIN: usize = 32;
 
-/// Bytes of memory that the [`Value`] of a JSON text takes, about and rather more. Parses the text and keeps nothing.
+/// Approximate upper bound of the memory of the text's [`Value`], in bytes. The text is parsed without
+/// building values.
 ///
 /// # Errors
-/// What parsing it as a [`Value`] says, too.
+/// Errors of parsing the text as a [`Value`].
 pub(crate) fn bytes_parsed(text: &[u8]) -> serde_json::Result<usize> {
     Ok(size_of::<Value>().saturating_add(serde_json::from_slice::<Cost>(text)?.0))
 }
 
-/// Bytes that a value takes beside its own place, which belongs to what it is in.
+/// Heap bytes of a value, without the inline part, which its container provides.
 struct Cost(usize);
 
 impl<'de> Deserialize<'de> for Cost {
@@ -83,7 +85,7 @@ impl<'de> Visitor<'de> for CostVisitor {
     }
 }
 
-/// What an allocation of so many bytes takes.
+/// Bytes of an allocation, including the allocator's overhead.
 fn allocated(bytes: usize) -> usize {
     match bytes {
         0 => 0,
@@ -91,7 +93,7 @@ fn allocated(bytes: usize) -> usize {
     }
 }
 
-/// The places of a list, which has room for four and doubles it.
+/// Bytes of a list, which starts with capacity 4 and doubles.
 fn list_bytes(count: usize) -> usize {
     match count {
         0 => 0,
@@ -99,7 +101,7 @@ fn list_bytes(count: usize) -> usize {
     }
 }
 
-/// The entries of an object and their hash table, of which seven eighths are used.
+/// Bytes of an object's entries and of its hash table with a load factor of 7/8.
 fn object_bytes(count: usize) -> usize {
     if count == 0 {
         return 0;

@@ -1,49 +1,49 @@
-//! What goes wrong in a session.
+//! Errors of binding and running plans.
 
 use crate::backend::BackendError;
 use crate::kind::ErrorKind;
 
-/// Why a plan could not be bound or run.
+/// An error of binding or running a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// No input or output of this name.
+    /// There is no input or output of this name.
     #[error("no {what} is named {name}; there are: {known}")]
     Unknown {
         /// "input" or "output".
         what: &'static str,
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names that exist.
         known: String,
     },
-    /// Weights, inputs or the KV memory do not fit the plan.
+    /// Weights, inputs or the KV memory do not match the plan.
     #[error("{what}: expected {expected}, found {found}")]
     Binding {
-        /// What was given.
+        /// The mismatched item.
         what: String,
-        /// What the plan asks for.
+        /// The plan's requirement.
         expected: String,
-        /// What it was given.
+        /// The value found.
         found: String,
     },
-    /// The step breaks its rules, or there is no memory; nothing was run.
+    /// The step is malformed, or memory is exhausted; no operation ran.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// An operation failed; values and pages that the step was to write are undefined.
+    /// An operation failed. Values and pages written by the step are undefined.
     #[error("operation {index} ({op}): {source}")]
     Op {
-        /// Number of the operation in the plan.
+        /// Index of the operation in the plan.
         index: usize,
-        /// Its name.
+        /// Name of the operation.
         op: &'static str,
-        /// What the backend said.
+        /// The backend's error.
         source: BackendError,
     },
 }
 
 impl SessionError {
-    /// What to do about it.
+    /// The category of the error, for callers that handle it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             SessionError::Unknown { .. } | SessionError::Binding { .. } => ErrorKind::Internal,

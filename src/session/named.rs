@@ -1,4 +1,4 @@
-//! [`NamedWeights`]: weights by the names that a graph gives them.
+//! Weights by name: [`NamedWeights`] binds matrices and vectors to the names that a graph declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::backend::{Backend, MatrixSource as _, Weights};
 use crate::graph::{MatrixSpec, Plan};
 use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
-/// Weights by name, for [`NamedWeights::bind`]. What is added under a name again replaces what was there.
+/// Weights by name, for [`NamedWeights::bind`]. Adding a name again replaces the earlier value.
 #[derive(Clone, Debug, Default)]
 pub struct NamedWeights {
     matrices: BTreeMap<String, WeightMatrix>,
@@ -15,15 +15,15 @@ pub struct NamedWeights {
 }
 
 impl NamedWeights {
-    /// None yet.
+    /// An empty set of weights.
     pub fn new() -> NamedWeights {
         NamedWeights::default()
     }
 
-    /// Adds a matrix of `[rows, cols]`, output by input features, row-major.
+    /// Adds a row-major f32 matrix `[rows, cols]`, output by input features.
     ///
     /// # Errors
-    /// [`SessionError::Binding`] unless there are rows · cols finite values.
+    /// [`SessionError::Binding`] unless there are `rows · cols` finite values.
     pub fn dense(
         self,
         name: impl Into<String>,
@@ -39,23 +39,24 @@ impl NamedWeights {
         Ok(self.matrix(name, WeightMatrix::Dense(dense)))
     }
 
-    /// Adds a matrix as it is, quantised or dense. Of experts it has all of them, one behind the other.
+    /// Adds a quantised or dense matrix. The matrices of experts are stacked by rows.
     pub fn matrix(mut self, name: impl Into<String>, matrix: WeightMatrix) -> NamedWeights {
         self.matrices.insert(name.into(), matrix);
         self
     }
 
-    /// Adds a vector.
+    /// Adds an f32 vector.
     pub fn vector(mut self, name: impl Into<String>, values: impl Into<Vec<f32>>) -> NamedWeights {
         self.vectors.insert(name.into(), values.into());
         self
     }
 
-    /// Brings to `backend` what a plan declares, in its order, for [`Session::new`](super::Session::new).
+    /// Uploads all weights declared by a plan, in the plan's order, for
+    /// [`Session::new`](super::Session::new).
     ///
     /// # Errors
-    /// [`SessionError::Binding`] for the first name that is missing, that has another shape, or that the plan does not
-    /// declare; [`SessionError::Backend`] if there is no memory.
+    /// [`SessionError::Binding`] for the first name that is missing, has another shape, or is not declared by
+    /// the plan; [`SessionError::Backend`] if memory is exhausted.
     pub fn bind<B: Backend>(&self, plan: &Plan, backend: &B) -> Result<Weights<B>, SessionError> {
         let matrices: BTreeSet<&str> = plan.matrices().iter().map(|spec| &*spec.name).collect();
         let vectors: BTreeSet<&str> = plan.vectors().iter().map(|spec| &*spec.name).collect();
@@ -87,12 +88,12 @@ impl NamedWeights {
         Ok(weights)
     }
 
-    /// Bytes of all matrices.
+    /// Total bytes of all matrices.
     pub(crate) fn matrix_bytes(&self) -> usize {
         self.matrices.values().map(|matrix| matrix.form().bytes(matrix.rows(), matrix.cols())).sum()
     }
 
-    /// Identifies the weights by their names and values.
+    /// Hash of all names and values.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let mut hash = blake3::Hasher::new();
         for (name, matrix) in &self.matrices {
@@ -118,7 +119,7 @@ impl NamedWeights {
         *hash.finalize().as_bytes()
     }
 
-    /// Matrices of one name are parts of it: together they have its rows.
+    /// Checks that the parts declared under one name cover exactly the rows of its matrix.
     fn check_matrix<'s>(
         &self,
         name: &str,

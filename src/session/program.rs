@@ -1,4 +1,4 @@
-//! A program of a session: a plan with an arena of its own, over what all programs share.
+//! Programs of a session: a plan with its own arena, over the memory that all programs share.
 
 use std::time::Instant;
 
@@ -8,32 +8,32 @@ use crate::graph::Plan;
 use crate::ir::{Counting, MatrixId, MatrixSize, Op, OpTime, Place, Rows, StepError, StepInput};
 use crate::token::TokenId;
 
-/// What the programs of a session share.
+/// State shared by the programs of a session.
 #[derive(Debug)]
 pub(super) struct Shared<B: Backend> {
     pub(super) backend: B,
     pub(super) weights: Weights<B>,
     pub(super) kv: B::KvPool,
     pub(super) kv_memory: KvMemory,
-    /// Of all layers.
+    /// Bytes of a page in all layers.
     pub(super) page_bytes: usize,
     pub(super) state_slots: usize,
 }
 
-/// What each has for itself.
+/// State of one program.
 #[derive(Debug)]
 pub(super) struct Loaded<B: Backend> {
     pub(super) plan: Plan,
     pub(super) arena: B::Arena,
-    /// Steps that the backend has taken up, and outputs of the last one.
+    /// Steps begun so far, and the number of outputs of the last one.
     pub(super) steps: u64,
     pub(super) outputs: usize,
-    /// Whether a step must say which rows belong to which sequence.
+    /// Whether steps must assign rows to sequences.
     by_sequence: bool,
 }
 
 impl<B: Backend> Loaded<B> {
-    /// Allocates the arena.
+    /// Allocates the arena of a plan.
     pub(super) fn new(backend: &B, plan: Plan) -> Result<Self, BackendError> {
         let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
         // Fixed rows belong to no sequence.
@@ -79,8 +79,8 @@ impl<B: Backend> Loaded<B> {
     }
 }
 
-/// One of a session's programs: see [`Session::program`](super::Session::program). What it reads and writes in its
-/// arena stays when another one runs; pages, states and weights are everyone's.
+/// A program of a session: see [`Session::program`](super::Session::program). The arena, with inputs and
+/// outputs, is the program's own; pages, states and weights are shared.
 #[derive(Debug)]
 pub struct Program<'s, B: Backend> {
     pub(super) shared: &'s mut Shared<B>,
@@ -88,17 +88,17 @@ pub struct Program<'s, B: Backend> {
 }
 
 impl<B: Backend> Program<'_, B> {
-    /// Its plan.
+    /// The program's plan.
     pub fn plan(&self) -> &Plan {
         &self.loaded.plan
     }
 
-    /// Checks the step, then runs the plan over it. A plan without attention takes any rows: it
-    /// looks at neither sequences nor pages.
+    /// Checks the step, then runs the plan over it. Without attention, sequences and pages of the step are
+    /// ignored.
     ///
     /// # Errors
-    /// [`SessionError::Backend`] if the step is malformed: nothing was run. [`SessionError::Op`] if
-    /// the backend failed: what the step was to write is undefined.
+    /// [`SessionError::Backend`] if the step is malformed: no operation ran. [`SessionError::Op`] if the
+    /// backend failed: values written by the step are undefined.
     pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
         let Program { shared: Shared { backend, weights, kv, .. }, loaded } = self;
@@ -109,11 +109,11 @@ impl<B: Backend> Program<'_, B> {
         frame.run(backend, plan.ops()).map_err(|(index, source)| op_error(plan, index, source))
     }
 
-    /// As [`Program::run`], operation by operation: each is waited for, and then `seen` is told what it
-    /// took. A backend that does several operations in one does them apart here.
+    /// [`Program::run`] with timing: waits for each operation, then calls `seen` with its time and work.
+    /// Operations that a backend would fuse at run time are executed separately.
     ///
     /// # Errors
-    /// As [`Program::run`].
+    /// Those of [`Program::run`].
     pub fn run_timed(
         &mut self,
         step: &StepInput,
@@ -181,34 +181,37 @@ impl<B: Backend> Program<'_, B> {
         }
     }
 
-    /// Fills rows of an input, from row 0: `values` is `[n, cols]`. It stays set until it is set
-    /// again.
+    /// Fills rows of an input, from row 0: `values` is `[n, cols]`. The values persist until the next call.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows do not fit.
+    /// [`SessionError::Unknown`], [`SessionError::Binding`] if the rows do not fit, or
+    /// [`SessionError::Backend`].
     pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
         self.loaded.set_input(name, values)
     }
 
-    /// Copies rows of an output of the last run: `out` is `[n, cols]`, read from `first_row`.
+    /// Copies rows of an output of the last run, from `first_row` on: `out` is `[n, cols]`.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows are outside the arena.
+    /// [`SessionError::Unknown`], [`SessionError::Binding`] for rows out of range, or
+    /// [`SessionError::Backend`].
     pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), SessionError> {
         self.loaded.read(output, first_row, out)
     }
 
-    /// Steps that were taken up.
+    /// Number of steps begun so far.
     pub fn steps(&self) -> u64 {
         self.loaded.steps
     }
 
-    /// What the operation behind `output`, an [`Op::Sample`], gave the first `out.len()` outputs of step
-    /// number `step`, counted by [`Program::steps`]: see
-    /// [`StepQueue::sampled`](crate::backend::StepQueue::sampled). Without a queue the last step's alone are there.
+    /// Tokens sampled by the [`Op::Sample`] of `output` for the first `out.len()` outputs of step number
+    /// `step`, as counted by [`Program::steps`]: see
+    /// [`StepQueue::sampled`](crate::backend::StepQueue::sampled). Without a queue only the last step is
+    /// available.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the step or its rows are gone.
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the step or its rows are no longer
+    /// available.
     pub fn sampled(
         &mut self,
         output: &str,
@@ -232,7 +235,7 @@ fn op_error(plan: &Plan, index: usize, source: BackendError) -> SessionError {
     SessionError::Op { index, op, source }
 }
 
-/// What an [`Op::Sample`] that has ended wrote to `place`.
+/// Reads the tokens written to `place` by a completed [`Op::Sample`].
 fn read_tokens(
     arena: &impl ArenaMemory,
     place: &Place,

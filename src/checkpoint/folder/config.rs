@@ -1,4 +1,5 @@
-//! A `config.json` as keys of the GGUF convention, each with the name that it has in the document.
+//! Configuration parser: maps `config.json` to GGUF metadata keys and keeps the original key names for
+//! errors.
 
 use std::path::{Path, PathBuf};
 
@@ -15,23 +16,23 @@ use super::model_types::{MODEL_TYPES, NESTED_TYPES};
 use super::quantization::Quantization;
 use super::{known, rope};
 
-/// Layers that a configuration may claim; what it claims is held against the tensors.
+/// Maximum number of layers. The tensors are checked against the number later.
 const LAYERS_MAX: u64 = 1 << 16;
 
-/// A configuration, read.
+/// A parsed configuration.
 pub(super) struct Config {
     file: PathBuf,
     pub metadata: Metadata,
     pub names: &'static Names,
-    /// Whether the table of embeddings is the head.
+    /// Tied embeddings: the token embeddings are also the output projection.
     pub tied: bool,
-    /// Whether the text model is a part of the folder's model.
+    /// Whether the text model is part of a multimodal model.
     pub nested: bool,
     pub vocab_size: Option<u64>,
-    /// What the document says of them, where the model type does not.
+    /// Bias flags of the document, for model types that do not fix them.
     pub attention_bias: Option<bool>,
     pub mlp_bias: Option<bool>,
-    /// How weights of few bits are stored, where it says so.
+    /// Quantisation of the weights, if the configuration has any.
     pub quantization: Option<Quantization>,
 }
 
@@ -60,7 +61,7 @@ impl Config {
         Config::of(model, file, metadata, (&whole, nested.as_ref()))
     }
 
-    /// Of a model type, from the whole document and the part of it that is the text model's.
+    /// Parses a model type. `nested` is the text model's part of the document, if it has one.
     fn of(
         model: &'static ModelType,
         file: &Path,
@@ -82,7 +83,7 @@ impl Config {
             tied: whole.flag("tie_word_embeddings")?.unwrap_or(tied),
             nested: nested.is_some(),
             vocab_size: text.whole("vocab_size")?,
-            // Qwen 2 has some whatever it says.
+            // Qwen 2 always has attention biases.
             attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
             quantization: Quantization::read(whole)?
@@ -90,14 +91,14 @@ impl Config {
         })
     }
 
-    /// Why a setting is refused.
+    /// An error about a setting.
     pub fn refuse(&self, key: &str, expected: String, found: impl ToString) -> WeightsError {
         let (file, key, found) = (self.file.clone(), key.to_owned(), found.to_string());
         WeightsError::Setting { file, key, expected, found }
     }
 }
 
-/// Reads the configuration of a text model.
+/// Parser of a text model's configuration.
 struct Reader<'r, 'j> {
     model: &'static ModelType,
     text: &'r Object<'j>,
@@ -113,7 +114,7 @@ impl Reader<'_, '_> {
             return Err(text.refuse("num_hidden_layers", format!("at most {LAYERS_MAX}"), layers));
         }
         let heads = self.size(entries, "num_attention_heads", "attention.head_count", model.heads)?;
-        // Null is none of one's own.
+        // An explicit null disables the model type's default.
         let own = |name: &str, usual: Option<u64>| usual.filter(|_| !text.is_null(name));
         let kv_heads = own("num_key_value_heads", model.kv_heads).unwrap_or(heads);
         self.size(entries, "num_key_value_heads", "attention.head_count_kv", Some(kv_heads))?;
@@ -128,7 +129,7 @@ impl Reader<'_, '_> {
         self.activation()?;
         let (name, default) = model.epsilon;
         let epsilon = text.number(name)?.unwrap_or(default);
-        // Which of them counts is the family's.
+        // Both keys are set; the family reads its own.
         for key in ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"] {
             entries.put(key, epsilon, text.name(name));
         }
@@ -139,7 +140,7 @@ impl Reader<'_, '_> {
         rope::read(text, model, head, entries)
     }
 
-    /// A count, which the document must have unless there is a default.
+    /// A count, required unless there is a default.
     fn size(
         &self,
         entries: &mut Entries,
@@ -157,7 +158,7 @@ impl Reader<'_, '_> {
         let ModelType { activation: expected, activation_was, .. } = *self.model;
         for key in ["hidden_activation", "hidden_act"] {
             if let Some(found) = self.text.text(key)? {
-                // Gemma's files have had both, and the first one counts.
+                // Gemma checkpoints have had both keys; the first takes precedence.
                 let same = found == expected || found == activation_was;
                 return if same { Ok(()) } else { Err(self.text.refuse(key, expected, found)) };
             }
@@ -195,7 +196,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a document by which other layers do not turn than those of the family.
+    /// Refuses a document with other layers without rotary embeddings (NoPE) than the family's.
     fn unturned(&self, layers: u64) -> Result<(), WeightsError> {
         let (text, Some(period)) = (self.text, self.model.unturned) else { return Ok(()) };
         let (by_layer, by_period) = UNTURNED;
@@ -212,7 +213,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The window, and which layers have it.
+    /// The window size and the layers that use it.
     fn windows(&self, entries: &mut Entries, layers: u64) -> Result<(), WeightsError> {
         let text = self.text;
         let uses = text.flag("use_sliding_window")?.unwrap_or(false);
@@ -222,7 +223,7 @@ impl Reader<'_, '_> {
             }
             Windows::None | Windows::Refused => None,
             Windows::Last if !uses => None,
-            // Null says that there is none, which is not the default.
+            // Null disables the window; only an absent key means the default.
             _ if text.is_null("sliding_window") => None,
             _ => text.whole("sliding_window")?.or(self.model.window).filter(|&window| window > 0),
         };
@@ -236,7 +237,7 @@ impl Reader<'_, '_> {
             if self.model.by_window == Some(Unwindowed::None) {
                 return Err(text.refuse("sliding_window", "a window: only layers with one turn", "none"));
             }
-            // Families may have a window where files say nothing.
+            // Written as 0, because some families have a default window.
             entries.put(key, 0_u64, text.name("sliding_window"));
             return Ok(());
         };
@@ -252,7 +253,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The same where the document does not list it, and the key that counts.
+    /// Sliding-window layers of a document without `layer_types`, and the key that determines them.
     fn usual_local_layers(&self, layers: u64) -> Result<(Vec<bool>, &'static str), WeightsError> {
         match self.model.windows {
             Windows::Last => {
@@ -277,7 +278,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// How many layers there are to one without a window: a number, or letters such as `LLLG`.
+    /// Period of full-attention layers, as a number or as a pattern such as `LLLG`.
     fn period(&self, name: &str) -> Result<Option<u64>, WeightsError> {
         match self.text.get(name).and_then(Json::as_str) {
             None => self.text.whole(name),
@@ -288,7 +289,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// By layer, whether it has a window, where the document lists that.
+    /// Per layer, whether it has a window; `None` if the document has no `layer_types`.
     fn local_layers(&self, layers: u64) -> Result<Option<Vec<bool>>, WeightsError> {
         let (text, key) = (self.text, "layer_types");
         let Some(types) = text.list(key)? else { return Ok(None) };

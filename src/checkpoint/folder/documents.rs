@@ -1,4 +1,4 @@
-//! The documents beside a folder's weights: configuration, tokenizer, chat template, quantisation.
+//! Documents of a Hugging Face folder: configuration, tokenizer, chat template, quantisation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,43 +12,43 @@ use crate::checkpoint::{Fault, WeightsError, shown};
 use crate::file::is_there;
 use crate::room::json;
 
-/// Bytes of a document at most, and those that its values take.
+/// Maximum size of a document, and of its parsed values, in bytes.
 const BYTES_MAX: usize = 16 << 20;
 const PARSED_MAX: usize = 256 << 20;
-/// Bytes of a large one at most; memory alone bounds its values.
+/// Maximum size of a large document. Its parsed values are bounded by memory only.
 const LARGE_BYTES_MAX: usize = 1 << 30;
 
-/// How large a document may be.
+/// Size class of a document.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Size {
     Usual,
-    /// Vocabularies and indexes of shards have some tens of millions of bytes.
+    /// Vocabularies and shard indexes, of tens of megabytes.
     Large,
 }
 
-/// The documents of a folder that say how text becomes tokens, and how weights are quantised. Each is there or not;
-/// those that are there were regular files when the folder was opened.
+/// Documents that describe the tokenizer and the quantisation. Each is optional; those present were regular
+/// files when the folder was opened.
 pub struct Documents {
     folder: PathBuf,
-    /// Rows of the embedding table: token ids are below it.
+    /// Rows of the embedding table, the upper bound of token ids.
     rows: usize,
     found: Vec<(&'static str, Arc<StoredFile>)>,
 }
 
 impl Documents {
-    /// The model's configuration.
+    /// Model configuration.
     pub const CONFIG: &'static str = "config.json";
-    /// Vocabulary, rules and special tokens.
+    /// Vocabulary, merge rules and added tokens.
     pub const TOKENIZER: &'static str = "tokenizer.json";
-    /// Which tokens begin and end a text, and the chat template.
+    /// BOS and EOS settings, and the chat template.
     pub const TOKENIZER_CONFIG: &'static str = "tokenizer_config.json";
-    /// Which tokens end an answer.
+    /// End-of-generation tokens.
     pub const GENERATION_CONFIG: &'static str = "generation_config.json";
-    /// The chat template alone.
+    /// Chat template in a file of its own.
     pub const CHAT_TEMPLATE: &'static str = "chat_template.jinja";
-    /// The chat template alone, as it was written before.
+    /// Chat template in a file of its own, in the older JSON form.
     pub const CHAT_TEMPLATE_JSON: &'static str = "chat_template.json";
-    /// How weights are quantised, where the configuration does not say it.
+    /// Quantisation settings outside the configuration.
     pub const QUANTIZATION: &'static str = "hf_quant_config.json";
 
     const ALL: [&'static str; 6] = [
@@ -60,8 +60,7 @@ impl Documents {
         Documents::QUANTIZATION,
     ];
 
-    /// Opens those that a folder has beside its configuration; `files` keeps all, so that they count for the
-    /// fingerprint.
+    /// Opens the documents of a folder. They are added to `files`, so that the fingerprint covers them.
     pub(super) fn open(
         folder: &Path,
         config: Arc<StoredFile>,
@@ -84,34 +83,34 @@ impl Documents {
         Documents { rows, ..self }
     }
 
-    /// The folder.
+    /// The folder of the documents.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Rows of the embedding table: token ids are below it.
+    /// Rows of the embedding table, the upper bound of token ids.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The path of a document, as errors name it.
+    /// Path of a document, for error messages.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// A JSON document; none if the folder does not have it.
+    /// Parses a JSON document; `None` if the folder does not have it.
     ///
     /// # Errors
-    /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no JSON.
+    /// [`WeightsError::Io`], or [`WeightsError::Document`] if it is not valid JSON.
     pub fn json(&self, name: &str) -> Result<Option<Value>, WeightsError> {
         let size = if name == Documents::TOKENIZER { Size::Large } else { Size::Usual };
         self.find(name).map(|file| parse(file, size)).transpose()
     }
 
-    /// A document as text; none if the folder does not have it.
+    /// Reads a text document; `None` if the folder does not have it.
     ///
     /// # Errors
-    /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no UTF-8.
+    /// [`WeightsError::Io`], or [`WeightsError::Document`] if it is not valid UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<String>, WeightsError> {
         let Some(file) = self.find(name) else { return Ok(None) };
         let text = read(file, Size::Usual, |bytes| Ok(String::from_utf8(bytes.to_vec())))?;
@@ -123,7 +122,7 @@ impl Documents {
     }
 }
 
-/// A JSON document, where there is room for its values.
+/// Parses a JSON document after checking the memory for its values.
 pub(super) fn parse(file: &StoredFile, size: Size) -> Result<Value, WeightsError> {
     let path = file.path();
     read(file, size, |bytes| {

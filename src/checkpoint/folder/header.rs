@@ -1,4 +1,4 @@
-//! The header of a safetensors file: eight bytes of length, JSON, and then the tensors without a gap.
+//! Safetensors header parser: an eight-byte length, JSON, then contiguous tensor data.
 
 use std::path::Path;
 
@@ -11,27 +11,27 @@ use crate::checkpoint::tensor::tensor_bytes;
 use crate::checkpoint::{Fault, OpenOptions, TensorInfo, TensorType, WeightsError};
 use crate::room::json;
 
-/// Longest header that is read; the format's own limit.
+/// Maximum header length, a limit of the format.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes that say how long the header is.
+/// Bytes of the header length field.
 const LENGTH_BYTES: usize = 8;
 
-/// A tensor of a file, which may be of a type that cannot be read.
+/// A tensor of a file, of any type, supported or not.
 pub(super) struct Entry {
     pub name: String,
     dtype: Dtype,
-    /// Rows first.
+    /// Dimensions, rows first.
     shape: Vec<usize>,
-    /// From the start of the file.
+    /// Byte offset from the start of the file.
     offset: u64,
     bytes: u64,
 }
 
-/// Opens a safetensors file and checks all that its header says against its length.
+/// Opens a safetensors file and checks its header against its length.
 pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<(StoredFile, Vec<Entry>), WeightsError> {
     let source = Source::open(path, options)?;
     let parsed = parse(path, &source);
-    // One that was written over meanwhile may look like anything.
+    // The change check comes before the parse error: a file overwritten meanwhile can yield any error.
     source.check_unchanged(path)?;
     let (entries, header_bytes) = parsed?;
     source.release(0..header_bytes);
@@ -70,7 +70,7 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
     Ok((header.offset_keys().into_iter().filter_map(entry).collect(), start))
 }
 
-/// The header's own part, where there is room for what it becomes.
+/// Parses the JSON of the header after checking the memory for it.
 fn parse_json(path: &Path, bytes: &[u8]) -> Result<Metadata, WeightsError> {
     let refuse =
         |error: serde_json::Error| WeightsError::malformed(path, Fault::Header { reason: error.to_string() });
@@ -79,22 +79,22 @@ fn parse_json(path: &Path, bytes: &[u8]) -> Result<Metadata, WeightsError> {
 }
 
 impl Entry {
-    /// Whether its elements are floats of eight bits that can be read, with scales.
+    /// Whether the elements are E4M3 floats, which need scales.
     pub fn is_fp8(&self) -> bool {
         self.dtype == Dtype::F8_E4M3
     }
 
-    /// Whether its elements are bytes, which may be pairs of floats of four bits.
+    /// Whether the elements are bytes, possibly packed pairs of 4-bit floats.
     pub fn is_bytes(&self) -> bool {
         self.dtype == Dtype::U8
     }
 
-    /// The row of the tensor table.
+    /// The tensor table entry.
     pub fn info(self, path: &Path) -> Result<TensorInfo, WeightsError> {
         self.checked(false).map_err(|fault| WeightsError::malformed(path, fault))
     }
 
-    /// The same of a tensor of bytes that are pairs of floats of four bits, under another name.
+    /// The table entry of a byte tensor reinterpreted as packed pairs of 4-bit floats, under another name.
     pub fn pairs(self, path: &Path, name: String) -> Result<TensorInfo, WeightsError> {
         Entry { name, ..self }.checked(true).map_err(|fault| WeightsError::malformed(path, fault))
     }

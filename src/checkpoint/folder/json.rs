@@ -1,4 +1,4 @@
-//! Values of a JSON document, asked for by type; errors name the document and the key.
+//! Typed access to JSON objects. Errors name the document and the full key.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::WeightsError;
 
-/// An object of a document.
+/// An object within a document.
 #[derive(Clone)]
 pub(crate) struct Object<'j> {
     file: &'j Path,
-    /// The keys that lead to it, each with a dot behind it.
+    /// Path prefix of the object's keys, with a trailing dot.
     at: String,
     map: &'j Map<String, Value>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Object<'j> {
 type Read<T> = Result<Option<T>, WeightsError>;
 
 impl<'j> Object<'j> {
-    /// The document itself, which must be an object.
+    /// The root object of a document.
     pub fn of(file: &'j Path, document: &'j Value) -> Result<Object<'j>, WeightsError> {
         let map = document.as_object().ok_or_else(|| WeightsError::Document {
             file: file.to_owned(),
@@ -27,39 +27,39 @@ impl<'j> Object<'j> {
         Ok(Object { file, at: String::new(), map })
     }
 
-    /// A key's whole name: `rope_scaling.factor`.
+    /// Full path of a key: `rope_scaling.factor`.
     pub fn name(&self, key: &str) -> String {
         format!("{}{key}", self.at)
     }
 
-    /// Why a value is refused.
+    /// An error about the value of a key.
     pub fn refuse(&self, key: &str, expected: impl Into<String>, found: impl ToString) -> WeightsError {
         let (file, key) = (self.file.to_owned(), self.name(key));
         WeightsError::Setting { file, key, expected: expected.into(), found: found.to_string() }
     }
 
-    /// The entries, without those that are null.
+    /// Entries without null values.
     pub fn entries(&self) -> impl Iterator<Item = (&'j str, &'j Value)> {
         self.map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.as_str(), value))
     }
 
-    /// A value; null counts as none.
+    /// The value of a key; `None` for null.
     pub fn get(&self, key: &str) -> Option<&'j Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is there and says that there is nothing.
+    /// Whether the key is present with the value null.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
-    /// An object within.
+    /// A nested object.
     pub fn object(&self, key: &str) -> Read<Object<'j>> {
         let map = self.read(key, "an object", |value| value.as_object())?;
         Ok(map.map(|map| Object { file: self.file, at: format!("{}{key}.", self.at), map }))
     }
 
-    /// A whole number from 0.
+    /// A non-negative integer.
     pub fn whole(&self, key: &str) -> Read<u64> {
         self.read(key, "a whole number from 0", |value| {
             let float = || value.as_f64().filter(|v| v.fract() == 0.0 && (0.0..9e15).contains(v));
@@ -87,7 +87,7 @@ impl<'j> Object<'j> {
         self.read(key, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
-    /// The objects of a list; none where there is no list.
+    /// The objects of a list; empty if the key is absent.
     pub fn objects(&self, key: &str) -> Result<Vec<Object<'j>>, WeightsError> {
         let items = self.list(key)?.unwrap_or_default().iter().enumerate();
         let object = |(index, item): (usize, &'j Value)| {
@@ -103,7 +103,7 @@ impl<'j> Object<'j> {
     }
 }
 
-/// A value as a message shows it.
+/// A value formatted for an error message.
 pub(crate) fn shown_value(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("a list of {}", items.len()),

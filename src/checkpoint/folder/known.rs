@@ -1,5 +1,5 @@
-//! The keys that a `config.json` may have: each is read, without effect on logits, or refused by its name where its
-//! value would change what is computed.
+//! Key rules of `config.json`: every key is read, ignored as irrelevant to the logits, or refused if its
+//! value could change the result.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::model_type::{
     EXPERTS, EXPERTS_EVERY, EXPERTS_USED, FIRST_CONTEXT, ModelType, UNTURNED, WEIGHTS_SUM,
 };
 
-/// Keys that `config`, `rope` and `quantization` read, whatever the model type.
+/// Keys read by `config`, `rope` and `quantization` for every model type.
 const READ: &[&str] = &[
     "model_type",
     "vocab_size",
@@ -41,7 +41,7 @@ const READ: &[&str] = &[
     "quantization_config",
 ];
 
-/// Keys without effect on the logits of a text: what training, generation and other tools read.
+/// Ignored keys: settings for training, generation and other tools, without effect on the logits.
 const NOTES: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -138,17 +138,16 @@ const NOTES: &[&str] = &[
     "vision_start_token_id",
 ];
 
-/// Keys whose usual value is true: transformers computes something else where one is false, as attention to later
-/// tokens, no positions, or scores that are not scaled.
+/// Keys that must be true: a value of false changes the computation in transformers, such as attention to
+/// later tokens, no position encoding, or unscaled scores.
 const ALWAYS: &[&str] = &["causal", "is_causal", "rotary", "scale_attn_weights", "use_rope"];
 
-/// Refuses a text model's configuration by the name of a key whose effect is not known, unless its value says that
-/// there is nothing.
+/// Refuses a text model's configuration with an unknown key, unless its value is empty or off.
 pub(super) fn check(config: &Object<'_>, model: &ModelType) -> Result<(), WeightsError> {
     check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key) || is_own(model, key))
 }
 
-/// Whether a key has an effect, or none, in a model type alone.
+/// Whether a key is read or ignored for this model type only.
 fn is_own(model: &ModelType, key: &str) -> bool {
     model.epsilon.0 == key
         || model.notes.contains(&key)
@@ -159,12 +158,12 @@ fn is_own(model: &ModelType, key: &str) -> bool {
         || model.unturned.is_some() && [UNTURNED.0, UNTURNED.1].contains(&key)
 }
 
-/// As [`check`], of what stands around a text model's configuration.
+/// [`check`] for the multimodal configuration around a text model's.
 pub(super) fn check_around(config: &Object<'_>) -> Result<(), WeightsError> {
     check_keys(config, |key| key == "text_config" || READ.contains(&key) || NOTES.contains(&key))
 }
 
-/// As [`check`], with other keys that are known.
+/// [`check`] with another set of known keys.
 pub(super) fn check_keys(object: &Object<'_>, known: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
     let unfit = |&(key, value): &(&str, &Value)| match ALWAYS.contains(&key) {
         true => value != &Value::Bool(true),
@@ -181,7 +180,7 @@ pub(super) fn check_keys(object: &Object<'_>, known: impl Fn(&str) -> bool) -> R
     }
 }
 
-/// Whether a value says that there is nothing.
+/// Whether a value is empty or off: null, false, 0, "", "none", [] or {}.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,9 +1,10 @@
-//! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
+//! Hugging Face checkpoint folders: [`ModelFolder`] is `config.json` with safetensors files, as written by
+//! transformers.
 //!
-//! `config` makes the configuration into keys of the GGUF convention: `model_types` has their defaults, `known` lists what
-//! there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
-//! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts;
-//! `json` is how all of them read values.
+//! `config` maps the configuration to GGUF keys: `model_types` has the defaults per model type, `known` the
+//! permitted keys, `rope` parses rotary embeddings, `quantization` the quantisation. `shards` finds the
+//! weight files, `header` parses their headers, and `scaled` joins FP8 and NVFP4 weights with their scales.
+//! `documents` holds the tokenizer's files; `json` provides typed access to values.
 
 mod config;
 mod documents;
@@ -32,15 +33,15 @@ use quantization::Quantization;
 use scaled::Beside;
 use shards::Shards;
 
-/// Where the tensors of a text model's names begin, and its head.
+/// Prefix of tensor names and name of the output projection in text models.
 const TEXT_MODELS: &[(&str, &str)] = &[("model.", "lm_head"), ("", "lm_head")];
-/// The same within a model that has other parts.
+/// Prefixes and output projections of text models nested in multimodal ones.
 const NESTED_MODELS: &[(&str, &str)] = &[
     ("language_model.model.", "language_model.lm_head"),
     ("model.language_model.", "lm_head"),
     ("model.", "lm_head"),
 ];
-/// Where the names of tensors of other parts begin: what sees pictures.
+/// Name prefixes of vision tensors.
 const OTHER_PARTS: [&str; 6] = [
     "vision_tower.",
     "multi_modal_projector.",
@@ -49,10 +50,10 @@ const OTHER_PARTS: [&str; 6] = [
     "visual.",
     "model.visual.",
 ];
-/// The end of the names of frequencies, which the configuration gives as well.
+/// Name suffix of stored rotary frequencies. They are ignored, because the configuration determines them.
 const FREQUENCIES: &str = ".rotary_emb.inv_freq";
 
-/// An open folder whose configuration and headers have been checked.
+/// An open Hugging Face folder with checked configuration and headers.
 pub struct ModelFolder {
     path: PathBuf,
     metadata: Metadata,
@@ -66,16 +67,16 @@ impl ModelFolder {
     ///
     /// # Errors
     /// [`WeightsError::Io`] if a file cannot be opened, mapped or read, or is not a regular file;
-    /// [`WeightsError::Document`] if `config.json` or the index is no JSON of the form that it must have;
-    /// [`WeightsError::Setting`] for a setting that is missing, absurd, not honoured, or contradicts the tensors;
-    /// [`WeightsError::Malformed`] if a safetensors file is not sound; [`WeightsError::Changed`] if one changes
-    /// meanwhile.
+    /// [`WeightsError::Document`] if `config.json` or the index is not valid JSON of the expected form;
+    /// [`WeightsError::Setting`] for a setting that is missing, out of range, not supported, or contradicts
+    /// the tensors; [`WeightsError::Malformed`] for an invalid safetensors file; [`WeightsError::Changed`] if
+    /// a file changes during the call.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFolder, WeightsError> {
         ModelFolder::open_with(path, None, options)
     }
 
-    /// As [`ModelFolder::open`]; the weights may be in the safetensors file `weights` if the folder has none of the
-    /// usual name.
+    /// [`ModelFolder::open`] with the safetensors file `weights` as a fallback, used if the folder has no
+    /// weights under the usual names.
     pub(super) fn open_with(
         path: &Path,
         weights: Option<&Path>,
@@ -98,7 +99,7 @@ impl ModelFolder {
     }
 }
 
-/// Adds the tensors of the text model; gives their names.
+/// Adds the tensors of the text model and returns their naming scheme.
 fn read_tensors(
     files: &mut TensorFiles,
     folder: &Path,
@@ -126,7 +127,7 @@ fn read_tensors(
         let file = Arc::new(file);
         let is_ours = |name: &str| {
             let other = config.nested && OTHER_PARTS.iter().any(|part| name.starts_with(part));
-            // A head that is tied is the table of embeddings, whatever stands beside it.
+            // With tied embeddings a stored output projection is ignored.
             !(other || name.ends_with(FREQUENCIES) || config.tied && name == head)
         };
         let mut tensors = Vec::with_capacity(entries.len());
@@ -143,7 +144,7 @@ fn read_tensors(
     Ok(dialect)
 }
 
-/// What an expert's tensor is called, if it is one.
+/// Splits the tensor name of an expert; `None` for other tensors.
 fn expert(name: &str) -> Option<Numbered<'_>> {
     const EXPERTS: &str = ".mlp.experts.";
     let start = name.find(EXPERTS)? + EXPERTS.len();
@@ -154,7 +155,7 @@ fn expert(name: &str) -> Option<Numbered<'_>> {
     (digits == number.to_string()).then_some(Numbered { before, number, behind })
 }
 
-/// How the tensors are named.
+/// The naming scheme of the tensors: the first with a token embedding table.
 fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() -> N) -> Dialect {
     let prefixes = if config.nested { NESTED_MODELS } else { TEXT_MODELS };
     let dialects = prefixes.iter().map(|&(body, head)| Dialect::hugging_face(body, head, config.names));
@@ -167,7 +168,7 @@ fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() ->
 }
 
 impl Config {
-    /// Holds settings against the tensors that show them.
+    /// Checks settings against the tensors.
     fn check_tensors(&self, files: &TensorFiles, dialect: &Dialect) -> Result<(), WeightsError> {
         let has = |name: &str| files.tensor(name).is_some();
         let of_layer = |part| dialect.bias(Role::Layer { index: 0, part });
@@ -200,7 +201,7 @@ impl Config {
     }
 }
 
-/// The folder's name.
+/// Name of the folder.
 fn name_of(path: &Path) -> String {
     let whole = path.canonicalize();
     let name = whole.as_deref().unwrap_or(path).file_name();

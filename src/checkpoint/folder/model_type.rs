@@ -1,97 +1,101 @@
-//! [`ModelType`]: what a row of `model_types` says, and the names of keys that only some rows read.
+//! Model type description: [`ModelType`] is a row of `model_types`. Also the names of keys that only some
+//! rows use.
 
 use crate::checkpoint::role::Names;
 use crate::checkpoint::{Metadata, Value};
 
-/// What transformers takes where a configuration of a model type does not say.
+/// Names and transformers defaults of a model type.
 #[derive(Debug)]
 pub(super) struct ModelType {
-    /// `model_type` in the document.
+    /// `model_type` in `config.json`.
     pub name: &'static str,
     /// `general.architecture` in GGUF.
     pub family: &'static str,
     pub names: &'static Names,
     pub activation: &'static str,
-    /// Another name that files have for it.
+    /// Alternative name of the activation in some checkpoints.
     pub activation_was: &'static str,
     pub heads: Option<u64>,
-    /// As many as there are query heads if none.
+    /// Default: the number of query heads.
     pub kv_heads: Option<u64>,
-    /// The residual stream's width by the heads if none.
+    /// Default: hidden size / query heads.
     pub head_dim: Option<u64>,
     pub context: u64,
     pub tied: bool,
-    /// What norms add, by its key.
+    /// Key and default of the norm's epsilon.
     pub epsilon: (&'static str, f64),
     pub windows: Windows,
-    /// The window of those layers; none if the document must name it.
+    /// Default window size; `None` if the key is required.
     pub window: Option<u64>,
-    /// Whether layers turn only where they have a window; without any window none does, or all do.
+    /// For families with rotary embeddings in sliding-window layers only: the rule for models without
+    /// windows.
     pub by_window: Option<Unwindowed>,
     pub rope_base: f64,
-    /// The base of layers with a window where the document does not say, if these have a rotation of their own. That is
-    /// never scaled.
+    /// Default RoPE base of sliding-window layers, for model types with separate RoPE parameters for them.
+    /// These are never scaled.
     pub local_base: Option<f64>,
-    /// Whether the document must say how the rotation is scaled.
+    /// Whether RoPE scaling parameters are required.
     pub is_scaled: bool,
-    /// The context before scaling. A model type that has one does not look for it in the scheme.
+    /// Default of `original_max_position_embeddings`. Model types with a default ignore the value in the RoPE
+    /// parameters.
     pub first_context: Option<u64>,
-    /// The part of each head that turns; none where all of it must.
+    /// Default of `partial_rotary_factor`; `None` if heads must be rotated as a whole.
     pub turns: Option<f64>,
     pub scalars: &'static [Scalar],
-    /// Of mixtures: the key of the elements between the matrices of an expert.
+    /// For MoE models: the key of the intermediate size of an expert.
     pub expert_size: Option<&'static str>,
-    /// Every so many layers one does not turn, which the document must not contradict.
+    /// Period of layers without rotary embeddings (NoPE). The document must agree.
     pub unturned: Option<u64>,
-    /// Keys without effect, of the document or of its rotation, beside those that no model type gives one.
+    /// Ignored keys of the document and its RoPE parameters, in addition to those of every model type.
     pub notes: &'static [&'static str],
 }
 
-/// Which layers turn, and every how many layers one does not.
+/// Keys of NoPE layers: a list with 1 for rotated layers, or the period of NoPE layers.
 pub(super) const UNTURNED: (&str, &str) = ("no_rope_layers", "no_rope_layer_interval");
-/// The context before scaling.
+/// Trained context length before RoPE scaling.
 pub(super) const FIRST_CONTEXT: &str = "original_max_position_embeddings";
 
-/// How many experts there are, by the one name or the other, and how many of them a row goes to.
+/// Number of experts (two alternative keys), and experts per token.
 pub(super) const EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
 pub(super) const EXPERTS_USED: &str = "num_experts_per_tok";
-/// Whether the weights of these sum to 1.
+/// Whether the weights of the chosen experts are normalised to sum 1.
 pub(super) const WEIGHTS_SUM: &str = "norm_topk_prob";
-/// Every how many layers there are experts.
+/// Period of layers with experts.
 pub(super) const EXPERTS_EVERY: &str = "decoder_sparse_step";
 
-/// Which layers have a window.
+/// Sliding-window layers of a model type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Windows {
-    /// None, whatever the configuration says.
+    /// None; the configuration is ignored.
     None,
-    /// All, where there is a window.
+    /// All, if the model has a window.
     All,
-    /// Those from `max_window_layers` on, if `use_sliding_window` says so.
+    /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     Last,
-    /// All but each of this period.
+    /// All but every n-th layer.
     Every(u64),
-    /// None; a configuration that asks for them by `use_sliding_window` is refused.
+    /// None; `use_sliding_window` is refused.
     Refused,
 }
 
-/// Which layers of a model without windows turn, if those with a window alone do in others.
+/// Layers with rotary embeddings in a model without windows, for families that rotate only sliding-window
+/// layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Unwindowed {
     All,
     None,
 }
 
-/// A number of the document that computations use.
+/// A scalar hyperparameter.
 #[derive(Debug)]
 pub(super) struct Scalar {
     pub name: &'static str,
-    /// Without the family's prefix.
+    /// GGUF key without the family's prefix.
     pub key: &'static str,
-    /// Where the document does not say; nothing is added if none. Null is 0, which is off, or as if the family's GGUF
-    /// files did not say.
+    /// Default of an absent key; `None` adds no entry. Null is written as 0, which disables the feature or
+    /// equals an absent key in the family's GGUF files.
     pub default: Option<f64>,
-    /// Whether the key has one by its square root.
+    /// Whether the GGUF key holds 1 / sqrt(value).
     pub inverse_root: bool,
 }
 
@@ -99,7 +103,7 @@ pub(super) const fn scalar(name: &'static str, key: &'static str, default: Optio
     Scalar { name, key, default, inverse_root: false }
 }
 
-/// Metadata in the making, under a family's prefix.
+/// Builder of metadata under a family's prefix.
 pub(super) struct Entries {
     family: &'static str,
     metadata: Metadata,
@@ -114,7 +118,7 @@ impl Entries {
         self.metadata
     }
 
-    /// Adds a value under a key of the family's that stands in the document under `name`.
+    /// Adds `value` under the family's key `key`; `name` is the key in the document.
     pub fn put(&mut self, key: &str, value: impl Into<Value>, name: String) {
         self.metadata.insert_named(format!("{}.{key}", self.family), value.into(), name);
     }

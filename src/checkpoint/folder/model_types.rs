@@ -1,4 +1,4 @@
-//! The model types whose configuration is read: a row each, with what transformers takes where a document does not say.
+//! Supported model types: one row each, with the defaults of transformers.
 
 use crate::checkpoint::role::Names;
 
@@ -51,7 +51,7 @@ const GEMMA: ModelType = ModelType {
     family: "gemma",
     names: &Names::GEMMA,
     activation: "gelu_pytorch_tanh",
-    // What the first files say, and never meant.
+    // The first Gemma checkpoints have this name, but use the tanh approximation.
     activation_was: "gelu",
     heads: Some(16),
     kv_heads: Some(16),
@@ -98,7 +98,7 @@ const COHERE: ModelType = ModelType {
     ..LLAMA
 };
 
-/// The model types of the supported families.
+/// Model types of all supported families.
 pub(super) const MODEL_TYPES: &[ModelType] = &[
     LLAMA,
     ModelType { name: "mistral", context: 131_072, kv_heads: Some(8), windows: Windows::All, ..LLAMA },
@@ -133,7 +133,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         context: 128_000,
         rope_base: 500_000.0,
         windows: Windows::None,
-        // Of positions in pictures.
+        // Multimodal RoPE, for image positions only.
         notes: &["mrope_interleaved", "mrope_section"],
         ..QWEN3
     },
@@ -146,7 +146,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         windows: Windows::Every(6),
         rope_base: 1_000_000.0,
         local_base: Some(10_000.0),
-        // Its own code never applies a cap to scores, so that there must be none.
+        // transformers ignores the attention soft cap in Gemma 3, so a nonzero one is refused.
         scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
         ..GEMMA2
     },
@@ -157,7 +157,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         by_window: Some(Unwindowed::None),
         rope_base: 10_000.0,
         windows: Windows::Every(4),
-        // How the first files say what others say by their type, and by `sliding_window_pattern`.
+        // Keys of early checkpoints, implied by the model type or by `sliding_window_pattern`.
         notes: &[
             "layer_switch",
             "order_of_interleaved_layers",
@@ -266,7 +266,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         windows: Windows::All,
         window: None,
         notes: &[
-            // Of an older class.
+            // Keys of an older configuration class.
             "activation_function",
             "attention_softmax_in_fp32",
             "embedding_dropout",
@@ -282,7 +282,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
     },
 ];
 
-/// Model types of which the text model is a part, and its type where it does not say.
+/// Multimodal model types, each with the default type of its text model.
 pub(super) const NESTED_TYPES: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("mistral3", "mistral"), ("qwen3_vl", "qwen3_vl_text")];
 
@@ -290,9 +290,9 @@ pub(super) const NESTED_TYPES: [(&str, &str); 3] =
 mod tests {
     use super::*;
 
-    /// The defaults of transformers 5.24's configuration classes: name, activation, context, epsilon, query heads, KV
-    /// heads, elements of a head, whether the head is the embedding, window, base of the rotation and that of layers
-    /// with a window, the part of a head that turns, scalars.
+    /// Defaults of the configuration classes in transformers 5.24: name, activation, context length, epsilon,
+    /// query heads, KV heads, head_dim, tied embeddings, window, RoPE base, RoPE base of sliding-window
+    /// layers, `partial_rotary_factor`, scalars.
     type Defaults = (
         &'static str,
         &'static str,
@@ -357,9 +357,10 @@ mod tests {
             let row = MODEL_TYPES.iter().find(|row| row.name == name).expect(name);
             let found = (row.activation, row.context, row.epsilon.1, row.tied, row.local_base);
             assert_eq!(found, (activation, context, epsilon, tied, local), "{name}");
-            // Without a rotation at all Ministral's is not the one that it has where the base alone is left out.
+            // Ministral's base in `TRANSFORMERS` is the default without any RoPE parameters, which
+            // `is_scaled` refuses.
             assert!(row.is_scaled || row.rope_base == base, "{name}");
-            // What a row leaves out the document must say, or follows from what it says.
+            // A value that is absent from the row is required in the document or derived from it.
             assert_eq!(row.heads.unwrap_or(heads), heads, "{name}");
             assert_eq!(row.kv_heads.unwrap_or(heads), kv_heads, "{name}");
             assert_eq!(row.head_dim.or(head_dim), head_dim, "{name}");

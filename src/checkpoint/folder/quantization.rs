@@ -1,6 +1,6 @@
-//! What `quantization_config`, or `hf_quant_config.json`, says of weights of 8-bit and 4-bit floats: which tensor has the
-//! scales of another, and what they may cover. Which weights are such floats, the tensors' types say. How activations
-//! were quantised is not needed: they are not.
+//! Quantisation settings: `quantization_config` or `hf_quant_config.json` for FP8 and NVFP4 weights, with the
+//! names of scale tensors and their granularity. The dtype of a tensor determines whether it is quantised.
+//! Settings of activation quantisation are ignored.
 
 use crate::checkpoint::WeightsError;
 use crate::checkpoint::scales::{BLOCK, GROUP, Spread};
@@ -9,45 +9,45 @@ use super::documents::Documents;
 use super::json::{Object, shown_value};
 use super::known::check_keys;
 
-/// The key itself.
+/// Key of the settings in `config.json`.
 pub(super) const KEY: &str = "quantization_config";
 
-/// How weights of floats are stored.
+/// Storage of FP8 and NVFP4 weights.
 #[derive(Default)]
 pub(super) struct Quantization {
-    /// Those of 8 bits, if there are any.
+    /// FP8 weights, if any.
     pub eight: Option<Eight>,
-    /// Those of 4 bits.
+    /// NVFP4 weights, if any.
     pub four: Option<Four>,
 }
 
-/// Where the scales of 8-bit floats are.
+/// Scales of FP8 weights.
 pub(super) struct Eight {
-    /// What the name of a tensor of scales has in the place of `weight`.
+    /// Last component of the name of a scale tensor, instead of `weight`.
     pub scales: &'static str,
-    /// What they may cover.
+    /// Permitted granularities.
     pub spreads: Vec<Spread>,
 }
 
-/// Where 4-bit floats and their scales are: NVFP4, whose groups of 16 have scales of 8 bits, and each tensor one more.
-/// The scales of groups are always `weight_scale`.
+/// Codes and scales of NVFP4 weights: E4M3 scales per group of 16 (always `weight_scale`), and one F32 scale
+/// per tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Four {
-    /// What the name of a tensor of codes has in the place of `weight`.
+    /// Last component of the name of a code tensor, instead of `weight`.
     pub codes: &'static str,
-    /// The same of the tensor's own scale.
+    /// Last component of the name of the tensor's scale.
     pub global: &'static str,
-    /// Whether that one divides, and does not multiply.
+    /// Whether the tensor's scale is a divisor.
     pub divides: bool,
 }
 
-/// As llm-compressor writes them.
+/// The convention of llm-compressor.
 const COMPRESSED: Four = Four { codes: "weight_packed", global: "weight_global_scale", divides: true };
-/// As NVIDIA's Model Optimizer writes them.
+/// The convention of NVIDIA's Model Optimizer.
 const MODELOPT: Four = Four { codes: "weight", global: "weight_scale_2", divides: false };
 
 impl Quantization {
-    /// Of a configuration, if it has one.
+    /// Parses the settings of a configuration, if it has any.
     pub fn read(config: &Object<'_>) -> Result<Option<Quantization>, WeightsError> {
         let Some(quantization) = config.object(KEY)?.filter(|object| object.entries().next().is_some())
         else {
@@ -65,7 +65,7 @@ impl Quantization {
         }
     }
 
-    /// Of the document that older versions of Model Optimizer write beside the configuration, if there is one.
+    /// Parses `hf_quant_config.json`, written by older versions of Model Optimizer, if it exists.
     pub fn beside(documents: &Documents) -> Result<Option<Quantization>, WeightsError> {
         let Some(document) = documents.json(Documents::QUANTIZATION)? else { return Ok(None) };
         let path = documents.path(Documents::QUANTIZATION);
@@ -73,7 +73,7 @@ impl Quantization {
         let quantization = root.object("quantization")?;
         let quantization = quantization
             .ok_or_else(|| root.refuse("quantization", "how weights are quantised", "no such key"))?;
-        // Where keys and values alone are quantised, weights are as they are.
+        // Without `quant_algo` only the KV cache is quantised.
         let weights = quantization.get("quant_algo").is_some();
         weights.then(|| modelopt(&quantization)).transpose()
     }
@@ -83,10 +83,10 @@ impl Quantization {
     }
 }
 
-/// DeepSeek's and Qwen's.
+/// FP8 in blocks of 128 x 128, as in DeepSeek's and Qwen's checkpoints.
 fn fp8(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     let known = ["quant_method", "fmt", "weight_block_size"];
-    // What activations become, and which weights stay as they are.
+    // Ignored: activation settings and the list of modules that are not quantised.
     let notes = ["activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers", "dequantize"];
     check_keys(object, |key| known.contains(&key) || notes.contains(&key))?;
     if let Some(found) = object.text("fmt")?.filter(|&found| found != "e4m3") {
@@ -96,7 +96,7 @@ fn fp8(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     Ok(Quantization::of_eight("weight_scale_inv", vec![Spread::Block]))
 }
 
-/// NVIDIA's. How keys and values were quantised has no effect: the cache has a type of its own.
+/// NVIDIA Model Optimizer. KV cache quantisation is ignored: the cache type is a setting of the engine.
 fn modelopt(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     let known = ["quant_method", "quant_algo", "config_groups", "group_size"];
     let notes =
@@ -136,7 +136,7 @@ fn compressed_tensors(object: &Object<'_>) -> Result<Quantization, WeightsError>
         expect(&sparsity, "format", "dense", sparsity.text("format")?)?;
     }
     let mut found = Quantization::default();
-    // Where groups differ, each has its own.
+    // In mixed precision each group has its own format.
     if format != Some("mixed-precision") {
         add_format(&mut found, object, format)?;
     }
@@ -163,11 +163,11 @@ fn compressed_tensors(object: &Object<'_>) -> Result<Quantization, WeightsError>
     Ok(found)
 }
 
-/// The names of the formats.
+/// Names of the formats in compressed-tensors.
 const EIGHT: &str = "float-quantized";
 const FOUR: &str = "nvfp4-pack-quantized";
 
-/// Adds what a format stands for, if it is not there.
+/// Adds the settings of a format, once.
 fn add_format(to: &mut Quantization, object: &Object<'_>, format: Option<&str>) -> Result<(), WeightsError> {
     match format {
         Some(EIGHT) => {
@@ -182,10 +182,10 @@ fn add_format(to: &mut Quantization, object: &Object<'_>, format: Option<&str>) 
     Ok(())
 }
 
-/// How the scales were found, and in what they are kept, which the tensors say themselves.
+/// Ignored: the calibration method, and the scale dtypes, which the tensors carry.
 const NOTES_OF_WEIGHTS: [&str; 4] = ["observer", "observer_kwargs", "scale_dtype", "zp_dtype"];
 
-/// What shares a scale in a group of 8-bit floats.
+/// Granularity of the scales in a group of FP8 weights.
 fn spread(weights: &Object<'_>) -> Result<Spread, WeightsError> {
     let known = ["num_bits", "type", "symmetric", "strategy", "block_structure"];
     check_floats(weights, &known, 8)?;

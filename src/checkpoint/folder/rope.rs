@@ -1,5 +1,5 @@
-//! How a `config.json` turns queries and keys: a base, and a scheme for contexts beyond the trained one. Older
-//! documents have `rope_theta` and `rope_scaling`, newer ones `rope_parameters`, by kind of layer where these differ.
+//! Rotary embeddings in `config.json`: base and scaling scheme. Older documents have `rope_theta` and
+//! `rope_scaling`, newer ones `rope_parameters`, which may be given per layer type.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::json::Object;
 use super::known::check_keys;
 use super::model_type::{Entries, FIRST_CONTEXT, ModelType};
 
-/// Keys of a scheme.
+/// Permitted keys of a scheme.
 const KEYS: &[&str] = &[
     "rope_type",
     "type",
@@ -29,18 +29,18 @@ const KEYS: &[&str] = &[
     SHORT,
     BY_POSITION,
 ];
-/// The part of each head that turns.
+/// Rotated fraction of a head.
 const PART: &str = "partial_rotary_factor";
-/// What each frequency is divided by, in contexts beyond the first one, and within it.
+/// Frequency divisors for contexts beyond the original length, and within it.
 const LONG: &str = "long_factor";
 const SHORT: &str = "short_factor";
-/// How queries grow with their position.
+/// Position-dependent scale of queries (Llama 4).
 const BY_POSITION: &str = "llama_4_scaling_beta";
-/// Which of two schemes is that of layers with a window, and which that of the others.
+/// Layer types in `rope_parameters`: sliding-window and full-attention layers.
 const LOCAL: &str = "sliding_attention";
 const GLOBAL: &str = "full_attention";
 
-/// Adds the rotation of a text model with heads of so many elements.
+/// Adds the RoPE entries of a text model with `head` elements per head.
 pub(super) fn read(
     text: &Object<'_>,
     model: &ModelType,
@@ -50,7 +50,7 @@ pub(super) fn read(
     let said = |key| -> Result<_, WeightsError> {
         Ok(text.object(key)?.filter(|object| object.entries().next().is_some()))
     };
-    // The older name counts first.
+    // `rope_scaling` takes precedence.
     let (old, new) = (said("rope_scaling")?, said("rope_parameters")?);
     if model.local_base.is_some() && old.is_some() && new.is_some() {
         return Err(text.refuse("rope_scaling", "no such key beside rope_parameters", "one"));
@@ -87,7 +87,7 @@ pub(super) fn read(
     }
 }
 
-/// Adds the elements of a head that turn.
+/// Adds the number of rotated elements per head.
 fn turning(holder: &Object<'_>, usual: f64, head: u64, entries: &mut Entries) -> Result<(), WeightsError> {
     let share = holder.number(PART)?.unwrap_or(usual);
     if !(share > 0.0 && share <= 1.0) {
@@ -97,7 +97,7 @@ fn turning(holder: &Object<'_>, usual: f64, head: u64, entries: &mut Entries) ->
     Ok(())
 }
 
-/// Refuses a part where all of a head must turn.
+/// Refuses partial rotation.
 fn check_whole(holder: &Object<'_>) -> Result<(), WeightsError> {
     match holder.number(PART)?.filter(|&share| share != 1.0) {
         Some(share) => Err(holder.refuse(PART, "1", share)),
@@ -105,7 +105,7 @@ fn check_whole(holder: &Object<'_>) -> Result<(), WeightsError> {
     }
 }
 
-/// Adds the rotation of layers with a window, which is not scaled.
+/// Adds the RoPE base of sliding-window layers. Scaling is refused there.
 fn read_local(
     text: &Object<'_>,
     local: Option<&Object<'_>>,
@@ -126,7 +126,7 @@ fn read_local(
     Ok(())
 }
 
-/// A base, and its name: what the scheme says, else the text model.
+/// The base and its key: from the scheme, else from the text model.
 fn base(
     text: &Object<'_>,
     scheme: Option<&Object<'_>>,
@@ -141,7 +141,7 @@ fn kind<'j>(scheme: &Object<'j>) -> Result<&'j str, WeightsError> {
     Ok(scheme.text("rope_type")?.or(old).unwrap_or("default"))
 }
 
-/// Refuses what scales positions or scores in a scheme that scales nothing: a document without a type may mean any.
+/// Refuses scaling factors in a scheme of type "default": without a type their meaning is ambiguous.
 fn check_unscaled(scheme: &Object<'_>) -> Result<(), WeightsError> {
     for key in ["factor", "attention_factor"] {
         if let Some(factor) = scheme.number(key)?.filter(|&factor| factor != 1.0) {
@@ -151,7 +151,7 @@ fn check_unscaled(scheme: &Object<'_>) -> Result<(), WeightsError> {
     Ok(())
 }
 
-/// A scheme of scaling.
+/// A RoPE scaling scheme.
 struct Scheme<'s, 'j> {
     text: &'s Object<'j>,
     scheme: &'s Object<'j>,
@@ -165,7 +165,7 @@ impl Scheme<'_, '_> {
         let key = if scheme.get("rope_type").is_some() { "rope_type" } else { "type" };
         let has_factors = scheme.get(LONG).is_some() || scheme.get(SHORT).is_some();
         let kind = match kind(scheme)? {
-            // What they were called before.
+            // Former names of longrope.
             "su" | "yarn" if has_factors => "longrope",
             kind => kind,
         };
@@ -190,7 +190,7 @@ impl Scheme<'_, '_> {
         self.needed("factor")
     }
 
-    /// A positive number that must be there.
+    /// A required positive number.
     fn needed(&self, key: &str) -> Result<f64, WeightsError> {
         let found = self.scheme.number(key)?;
         let value = found.ok_or_else(|| self.scheme.refuse(key, "a positive number", "no such key"))?;
@@ -198,8 +198,8 @@ impl Scheme<'_, '_> {
         fits.then_some(value).ok_or_else(|| self.scheme.refuse(key, "a positive number", value))
     }
 
-    /// The context before scaling: the document's, that of the model type, the scheme's. Without any the model's context
-    /// counts, as in GGUF.
+    /// Original context length: from the document, the model type, or the scheme, in this order. `None` means
+    /// the model's context length, as in GGUF.
     fn original(&self, entries: &mut Entries) -> Result<Option<u64>, WeightsError> {
         let usual = || match self.model.first_context {
             Some(usual) => Ok((Some(usual), self.text)),
@@ -247,12 +247,12 @@ impl Scheme<'_, '_> {
             (None, Some((scale, all))) => ("mscale", magnitude(scale) / magnitude(all)),
             (None, None) => return Ok(()),
         };
-        // The key multiplies what YaRN multiplies by itself.
+        // GGUF's `attn_factor` is a multiplier on top of YaRN's own magnitude.
         entries.put("rope.scaling.attn_factor", whole / magnitude(1.0), scheme.name(name));
         Ok(())
     }
 
-    /// Factors for contexts up to the first one, and for longer ones.
+    /// longrope: separate frequency factors within and beyond the original context.
     fn longrope(&self, entries: &mut Entries) -> Result<(), WeightsError> {
         let scheme = self.scheme;
         for (name, key) in [(LONG, "rope.scaling.long_factors"), (SHORT, "rope.scaling.short_factors")] {

@@ -1,5 +1,5 @@
-//! [`Beside`]: tensors that stand beside weights of 8-bit and 4-bit floats. Scales of weights are joined to them; those
-//! of activations, of keys and of values are left out, as these are not quantised by them.
+//! Companion tensors of FP8 and NVFP4 weights: [`Beside`] joins weight scales with their weights. The scales
+//! of activations, keys and values are dropped, because these are not quantised with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::quant::QuantError;
 use super::header::Entry;
 use super::quantization::{Eight, Four, Quantization};
 
-/// The end of a weight's name.
+/// Name suffix of a weight.
 const WEIGHT: &str = ".weight";
-/// The end of the name of the scales of groups of 4-bit floats.
+/// Name of NVFP4 group scales.
 const OF_GROUPS: &str = "weight_scale";
-/// What stands beside a weight for its activations, and for the keys or the values that it makes.
+/// Name suffixes of the scales of activations, keys and values.
 const OF_ACTIVATIONS: [&str; 5] =
     [".input_scale", ".input_scale_inv", ".input_global_scale", ".k_scale", ".v_scale"];
-/// The largest scale of 8 bits.
+/// Largest E4M3 value.
 const SCALE_MAX: f32 = 448.0;
 
-/// What stands beside weights of 8-bit and 4-bit floats.
+/// Companion tensors of FP8 and NVFP4 weights.
 pub(super) struct Beside<'c> {
     quantization: &'c Quantization,
-    /// Names that tensors of 4-bit floats have in the files, and what they are called here.
+    /// Canonical names of NVFP4 code tensors, by their names in the files.
     packed: BTreeMap<String, String>,
-    /// Names of scales of weights.
+    /// Names of weight scales.
     scales: BTreeSet<String>,
     of_activations: BTreeSet<String>,
     found: BTreeMap<String, (Arc<StoredFile>, TensorInfo)>,
 }
 
 impl<'c> Beside<'c> {
-    /// Of all entries of a folder.
+    /// Collects the names of companions from all entries of a folder.
     pub fn of<'e>(quantization: &'c Quantization, entries: impl Iterator<Item = &'e Entry>) -> Beside<'c> {
         let (mut packed, mut scales, mut of_activations) =
             (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -62,12 +62,12 @@ impl<'c> Beside<'c> {
         Beside { quantization, packed, scales, of_activations, found: BTreeMap::new() }
     }
 
-    /// The name that a tensor has here.
+    /// The canonical name of a tensor.
     pub fn name<'n>(&'n self, of_file: &'n str) -> &'n str {
         self.packed.get(of_file).map_or(of_file, String::as_str)
     }
 
-    /// Keeps what is not a tensor of the model; gives back what is.
+    /// Returns the table entry of a model tensor. Companion tensors are kept or dropped.
     pub fn take(&mut self, file: &Arc<StoredFile>, entry: Entry) -> Result<Option<TensorInfo>, WeightsError> {
         let info = match self.packed.remove(&entry.name) {
             Some(name) => entry.pairs(file.path(), name)?,
@@ -80,7 +80,7 @@ impl<'c> Beside<'c> {
         Ok((!self.of_activations.contains(&info.name)).then_some(info))
     }
 
-    /// Joins the scales and their weights.
+    /// Joins the scales with their weights.
     pub fn join(mut self, files: &mut TensorFiles) -> Result<(), WeightsError> {
         let scaled = [TensorType::F8E4m3, TensorType::F4E2m1];
         let weights = files.tensors().iter().filter(|info| scaled.contains(&info.dtype));
@@ -112,7 +112,7 @@ impl<'c> Beside<'c> {
         }
     }
 
-    /// The tensor of scales of this name, of a weight in a file.
+    /// Takes the scale tensor `scales` of `weight`; `file` is named in the error.
     fn found(
         &mut self,
         file: &StoredFile,
@@ -151,7 +151,7 @@ fn joined_four(
     let bytes = global_file.with(start..start + size_of::<f32>(), |bytes| bytes.first_chunk().copied())?;
     let value = bytes.map_or(f32::NAN, f32::from_le_bytes);
     let factor = if four.divides { value.recip() } else { value };
-    // Halved, as canonical scales are, the largest is a normal number of f16; or all values are 0.
+    // Canonical scales are halved: the largest must be a normal f16, unless all values are 0.
     let fits = factor * SCALE_MAX / 2.0 >= half::f16::MIN_POSITIVE.to_f32() || factor == 0.0;
     if !(factor.is_finite() && fits) {
         return Err(global_file.tensor_error(&global, QuantError::Scale { row: 0, group: 0, value: factor }));
@@ -167,7 +167,7 @@ fn check_type(file: &StoredFile, info: &TensorInfo, types: &[TensorType]) -> Res
     Err(WeightsError::malformed(file.path(), Fault::NoFloat { tensor, found }))
 }
 
-/// The spread that gives scales of a weight the shape that they have.
+/// The granularity that matches the shape of the scales.
 fn fitting(
     spreads: &[Spread],
     weight: &TensorInfo,
@@ -183,7 +183,7 @@ fn fitting(
     })
 }
 
-/// Whether scales have the shape of a spread; of one column, or of one scale, they may have fewer dimensions.
+/// Whether scales have the shape of a granularity. A shape with one column may omit the column dimension.
 fn fits(spread: Spread, of: [usize; 2], found: &[usize]) -> bool {
     let shape = spread.shape(of);
     *found == shape || shape[1] == 1 && *found == [shape[0]]

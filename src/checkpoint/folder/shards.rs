@@ -1,4 +1,4 @@
-//! Which safetensors files a folder's weights are in: one, or the shards of an index.
+//! Weight files of a folder: one safetensors file, or the shards of an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -16,21 +16,21 @@ use super::json::{Object, shown_value};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The files of a folder's weights.
+/// Weight files of a folder.
 pub(super) struct Shards {
     pub paths: Vec<PathBuf>,
     index: Option<Index>,
 }
 
-/// What says in which file each tensor is.
+/// The shard index.
 struct Index {
     file: Arc<StoredFile>,
-    /// By file, the tensors that it must have.
+    /// Tensors that each shard must contain.
     tensors: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Shards {
-    /// Looks for them; where neither of the usual names is there, `named` is taken.
+    /// Finds the weight files. `named` is the fallback if the folder has neither of the usual names.
     pub fn find(folder: &Path, named: Option<&Path>) -> Result<Shards, WeightsError> {
         let shards = match (folder.join(SINGLE), folder.join(INDEX), named) {
             (single, _, _) if is_there(&single) => Shards { paths: vec![single], index: None },
@@ -60,12 +60,12 @@ impl Shards {
         Ok(Shards { paths, index: Some(Index { file: Arc::new(file), tensors: files }) })
     }
 
-    /// The index, if there is one.
+    /// The index file, if any.
     pub fn index(&self) -> Option<Arc<StoredFile>> {
         self.index.as_ref().map(|index| Arc::clone(&index.file))
     }
 
-    /// Names the index where a shard that it lists is not there. A link to none says itself what it is.
+    /// An error that names the index if a listed shard is missing. A dangling link keeps its own error.
     pub fn missing(&self, error: WeightsError) -> WeightsError {
         match (&self.index, error) {
             (Some(index), WeightsError::Io { file, source, .. })
@@ -78,7 +78,7 @@ impl Shards {
         }
     }
 
-    /// Holds a shard against the index: what this says is there must be.
+    /// Checks that a shard contains all tensors that the index lists for it.
     pub fn check(&self, path: &Path, entries: &[Entry]) -> Result<(), WeightsError> {
         let Some(index) = &self.index else { return Ok(()) };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -94,7 +94,7 @@ impl Shards {
     }
 }
 
-/// Whether a name leads to no other folder.
+/// Whether a name is a plain file name, without a path.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != ".." && name != "." && !name.contains(['/', '\\', '\0'])
 }

@@ -1,9 +1,8 @@
-//! Reading fields one behind the other, never beyond the file's end; what each field means is said
-//! in [`super`].
+//! Bounds-checked cursor over GGUF fields. The meaning of the fields is in [`super`].
 
 use crate::checkpoint::Fault;
 
-/// A fault and the byte where the offending field starts.
+/// A fault with the byte offset of the offending field.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Located {
     pub offset: u64,
@@ -12,7 +11,7 @@ pub(in crate::checkpoint) struct Located {
 
 pub(super) type Parsed<T> = Result<T, Located>;
 
-/// `count` elements, which must have been checked against the bytes that are left.
+/// Parses `count` elements. The caller has checked `count` against the bytes left.
 pub(super) fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
     let mut elements = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -21,7 +20,7 @@ pub(super) fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Par
     Ok(elements)
 }
 
-/// A position in the file's bytes; never beyond those at hand.
+/// A read position in the available bytes of the file.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -29,7 +28,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// `bytes` are the first, or all, of a file of `file_bytes`.
+    /// `bytes` is a prefix (or all) of a file of `file_bytes` bytes.
     pub(super) fn new(bytes: &'a [u8], file_bytes: u64) -> Cursor<'a> {
         Cursor { bytes, at: 0, file_bytes }
     }

@@ -1,4 +1,4 @@
-//! Whether there is memory for what a header becomes: a few bytes of it can stand for hundreds.
+//! Memory checks for a header: a few bytes of it can require hundreds of bytes in memory.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use super::cursor::{Cursor, Located, Parsed};
 use super::{ENTRY_BYTES_MIN, Fault, TENSOR_BYTES_MIN, parse_version};
 use crate::room;
 
-/// What a metadata entry takes at most beside a long key or value: its place, its key twice, an index of keys; all of
-/// them grow by doubling.
+/// Upper bound of the memory per metadata entry, without long keys and values: the entry, its key twice and
+/// the index slot, in tables that grow by doubling.
 const ENTRY_MEMORY: u64 = 400;
-/// What a tensor takes likewise: while it is checked, and by its name in the index of all tensors.
+/// Upper bound of the memory per tensor: the parsed entry, the set of names, and the index of all tensors.
 const TENSOR_MEMORY: u64 = 600;
-/// Bytes from which a value's memory is looked for before it is taken.
+/// Values of at least this size are checked against the free memory before they are allocated.
 const LARGE: u64 = 1 << 20;
 
-/// Bytes that the tables of a header take, by the counts at its beginning; 0 where these are missing or wrong, which
-/// parsing says.
+/// Memory for the tables of a header, from the counts at its start. 0 if these are missing or too large,
+/// which is an error in the parser.
 pub(in crate::checkpoint) fn table_bytes(bytes: &[u8], file_bytes: u64) -> usize {
     let mut cursor = Cursor::new(bytes, file_bytes);
     let mut counts = || -> Parsed<(u64, u64)> {
@@ -32,7 +32,7 @@ pub(in crate::checkpoint) fn table_bytes(bytes: &[u8], file_bytes: u64) -> usize
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Refuses a value of so many bytes for which there is no memory.
+/// Refuses a value of `bytes` bytes if the memory for it is not available.
 pub(super) fn check_memory(key: &str, offset: u64, bytes: u64) -> Parsed<()> {
     let needed = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(room::SMALL_BYTES);
     if bytes < LARGE || room::has(needed) {
@@ -41,14 +41,14 @@ pub(super) fn check_memory(key: &str, offset: u64, bytes: u64) -> Parsed<()> {
     Err(Located { offset, fault: Fault::Memory { key: key.to_owned(), bytes } })
 }
 
-/// The same of an array's strings that were read from a part of the file, as they double their room; gives how many
-/// bytes of them there is room for.
+/// Memory check for the strings of an array, repeated each time their buffer doubles. `read` is the byte
+/// range parsed so far. Returns the number of bytes up to which no further check is needed.
 pub(super) fn check_strings(key: &str, read: Range<u64>, checked: u64) -> Parsed<u64> {
     let bytes = read.end.saturating_sub(read.start);
     if bytes < checked.max(LARGE) {
         return Ok(checked);
     }
-    // Twice as many, beside those that are copied there.
+    // The new buffer has twice the size, and the old one lives until the copy is done.
     check_memory(key, read.end, bytes.saturating_mul(3))?;
     Ok(bytes.saturating_mul(2))
 }

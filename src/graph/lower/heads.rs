@@ -1,4 +1,4 @@
-//! Norms and rotations of heads, which become part of the attention that they lead to.
+//! Head norms and rotations that are fused into the attention that uses them.
 
 use crate::graph::node::NodeKind;
 use crate::graph::{GraphError, NodeId, RopeSpec};
@@ -6,13 +6,13 @@ use crate::ir::RmsNorm;
 
 use super::{Lowering, unsupported};
 
-/// Where an attention's q or k comes from.
+/// Chain of operations that produces an attention's q or k: base, head norm, rotation.
 #[derive(Clone, Default)]
 pub(super) struct Chain<'g> {
     pub(super) rope: Option<(NodeId, &'g RopeSpec)>,
     pub(super) norm: Option<(NodeId, RmsNorm)>,
     pub(super) base: Option<NodeId>,
-    /// Head sizes that the rotation and the norm work on.
+    /// Head sizes used by the rotation and the norm.
     pub(super) dims: Vec<usize>,
 }
 
@@ -34,7 +34,8 @@ impl<'g> Lowering<'g> {
         chain
     }
 
-    /// Head norms have no operation of their own: each must go to attentions alone.
+    /// Marks head norms and their rotations as absorbed. Head norms have no operation of their own, so
+    /// attentions must be their only users.
     pub(super) fn find_absorbed(&mut self) -> Result<(), GraphError> {
         for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
             let NodeKind::Attention { q, k, spec, .. } = node.kind else { continue };

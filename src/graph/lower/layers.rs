@@ -1,4 +1,5 @@
-//! Layers of the KV pool. Those of one shape follow each other in it, whatever numbers their attentions have.
+//! KV pool layers: layers of equal shape are contiguous in the pool, independent of their numbers in the
+//! graph.
 
 use std::collections::HashMap;
 
@@ -6,8 +7,7 @@ use super::unsupported;
 use crate::graph::node::{Node, NodeKind};
 use crate::graph::{AttentionSpec, GraphError, KvShape};
 
-/// The shapes of a graph's attentions in the order in which they come, and each attention's layer in the
-/// pool.
+/// KV shapes of a graph in order of appearance, and the index of each layer within its shape.
 #[derive(Default)]
 pub(super) struct Layers {
     classes: Vec<KvShape>,
@@ -15,7 +15,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Counts the layers of each shape. A layer has one attention.
+    /// Counts the layers of each shape. A layer has exactly one attention.
     pub(super) fn of<'g>(nodes: impl Iterator<Item = &'g Node>) -> Result<Layers, GraphError> {
         let mut layers = Layers::default();
         let mut highest = 0;
@@ -29,7 +29,7 @@ impl Layers {
             layers.classes[class].layers += 1;
             highest = highest.max(spec.layer);
         }
-        // One pool may serve graphs that leave layers out, so numbers stay where all layers are alike.
+        // With a single shape the layer numbers are kept: one pool may serve graphs that leave layers out.
         if let [only] = &mut layers.classes[..] {
             only.layers = highest.saturating_add(1);
             layers.numbers.iter_mut().for_each(|(&given, number)| *number = given);
@@ -50,7 +50,7 @@ impl Layers {
         self.classes.clone()
     }
 
-    /// The layer in the pool: behind all layers of the shapes before its own.
+    /// Layer index in the pool: the shapes before this one come first.
     pub(super) fn number(&self, spec: &AttentionSpec) -> usize {
         let (kv_heads, head_dim) = (spec.heads.kv, spec.heads.dim);
         let others = self.classes.iter().take_while(|s| (s.kv_heads, s.head_dim) != (kv_heads, head_dim));

@@ -1,5 +1,4 @@
-//! What a session is bound to: weights by number, and memory for keys and values of the plan's shape; and
-//! what goes in and comes out of it.
+//! Session binding: the number of weights, the shape of the KV memory, and inputs and outputs.
 
 use super::*;
 use crate::backend::{Backend, Reference, Weights};
@@ -8,7 +7,7 @@ use crate::session::{KvMemory, Session, SessionError};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A plan with an attention of layer 1, and no weights.
+/// A plan with one attention at layer 1, and without weights.
 fn attention() -> Result<Plan, GraphError> {
     let mut g = Graph::new();
     let (q, k) = (g.input("q", Rows::Tokens, 32)?, g.input("k", Rows::Tokens, 16)?);
@@ -42,7 +41,7 @@ fn memory_for_keys_and_values_has_the_plans_shape() -> Outcome {
         let error = bind(wrong).expect_err("another shape");
         assert!(matches!(error, SessionError::Binding { ref what, .. } if what == "KV memory"), "{error}");
     }
-    // Who attends to nothing needs none, and takes any.
+    // A plan without attention needs no KV memory and accepts any.
     let plain = || {
         let mut g = Graph::new();
         let x = g.input("x", Rows::Tokens, 8)?;
@@ -83,7 +82,7 @@ fn rows_go_in_and_come_out_within_their_places() -> Outcome {
     let mut session = Session::new(Reference, g.compile(&options(Fusion::On))?, no_weights(), None)?;
     let values: Vec<f32> = (0..64).map(|at| at as f32).collect();
     session.set_input("x", &values)?;
-    // Rows of nothing may be refused, by a typed error: nobody divides by their length.
+    // Empty rows may be refused with a typed error, but must not cause a division by zero.
     assert!(matches!(session.set_input("none", &[]), Ok(()) | Err(SessionError::Backend(_))));
     for wrong in [&values[..7], &[1.0; 72]] {
         assert!(matches!(session.set_input("x", wrong), Err(SessionError::Binding { .. })));
@@ -102,7 +101,7 @@ fn rows_go_in_and_come_out_within_their_places() -> Outcome {
     Ok(())
 }
 
-/// A plan without attention looks at neither sequences nor pages, but at everything else.
+/// A plan without attention ignores sequences and pages; all other parts of a step are checked.
 #[test]
 fn steps_of_a_plan_without_attention_are_checked() -> Outcome {
     use crate::TokenId;

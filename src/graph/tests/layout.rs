@@ -1,4 +1,4 @@
-//! Places: who may lie where somebody else was, who needs a copy, and how tight the arena is.
+//! Arena places: overwriting of dying sources, copies, and the tightness of the arena.
 
 use super::*;
 use crate::graph::arena::bytes;
@@ -15,7 +15,7 @@ fn overlap(a: &Place, b: &Place) -> bool {
     range(a).start < range(b).end && range(b).start < range(a).end
 }
 
-/// A backend may append and attend in one: what the append reads is still there when the attention
+/// A backend may fuse append and attention, so the append's sources must stay intact while the attention
 /// writes.
 #[test]
 fn an_attentions_result_lies_apart_from_what_its_append_reads() -> Outcome {
@@ -62,7 +62,7 @@ fn a_result_lies_over_a_dying_source_and_over_no_other() -> Outcome {
     assert_eq!(dst, a, "the first source dies");
     assert!(!overlap(&dst, &b), "never over the second");
 
-    // A value that is read later, one that is an output, and one that is both sources.
+    // A value with a later reader, an output, and a value that is both sources.
     let mut g = Graph::new();
     let x = g.input("x", Rows::Tokens, 8)?;
     let (a, b) = (g.softmax(x)?, g.scale(x, 3.0)?);
@@ -89,7 +89,7 @@ fn a_result_lies_over_a_dying_source_and_over_no_other() -> Outcome {
     Ok(())
 }
 
-/// Operations of one source, and whether their result lies where the source was.
+/// Unary operations, and whether the result overwrites the source.
 #[test]
 fn unary_operations_lie_over_their_source_if_it_has_their_shape() -> Outcome {
     let over = |make: &dyn Fn(&mut Graph, NodeId) -> Result<NodeId, GraphError>| -> Result<bool, GraphError> {
@@ -116,7 +116,7 @@ fn unary_operations_lie_over_their_source_if_it_has_their_shape() -> Outcome {
     Ok(())
 }
 
-/// What a rotation destroys and somebody needs, or what is of another precision, is copied first.
+/// A rotation works in place, so a value with a later reader or another precision is copied first.
 #[test]
 fn a_rotation_destroys_only_what_nobody_needs() -> Outcome {
     let copies = |outputs: &[usize], activations| -> Result<usize, GraphError> {
@@ -142,7 +142,7 @@ fn a_rotation_destroys_only_what_nobody_needs() -> Outcome {
     Ok(())
 }
 
-/// An input is there from one run to the next, read or not; what an output shows, too.
+/// Inputs keep their values between runs, read or not; outputs stay readable until the next run.
 #[test]
 fn inputs_and_outputs_keep_their_places() -> Outcome {
     let mut g = Graph::new();
@@ -181,7 +181,7 @@ fn a_gap_of_just_the_size_is_used() -> Outcome {
     Ok(())
 }
 
-/// Lives that share one step meet; lives that follow each other do not.
+/// Lifetimes that share one step overlap; consecutive lifetimes do not.
 #[test]
 fn slots_meet_where_their_lives_share_a_step() -> Outcome {
     let mut touching = [slot(1, (0, 3)), slot(1, (3, 5))];

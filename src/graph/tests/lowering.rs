@@ -1,4 +1,4 @@
-//! What lowering takes, what it refuses, and how a plan describes itself.
+//! Lowering: accepted and refused graphs, and the listing of a plan.
 
 use super::*;
 use crate::graph::{DeltaOperands, KvShape};
@@ -10,7 +10,7 @@ fn compile(g: &Graph) -> Result<Plan, GraphError> {
     g.compile(&options(Fusion::On))
 }
 
-/// The error of a graph that cannot be compiled.
+/// Error text of a graph that does not compile.
 fn refused(g: &Graph) -> String {
     compile(g).expect_err("cannot be compiled").to_string()
 }
@@ -19,7 +19,7 @@ fn spec(layer: usize, heads: Heads) -> AttentionSpec {
     AttentionSpec { layer, heads, scale: 1.0, window: None, soft_cap: None }
 }
 
-/// A graph with q and k of [`HEADS`] and a gain of a head.
+/// A graph with q and k of [`HEADS`].
 fn heads() -> Result<(Graph, NodeId, NodeId), GraphError> {
     let mut g = Graph::new();
     let q = g.input("q", Rows::Tokens, 32)?;
@@ -100,11 +100,11 @@ fn tokens_are_below_the_rows_of_every_table() -> Outcome {
     Ok(())
 }
 
-/// A head norm has no operation of its own: wherever else it goes, the node is named.
+/// A head norm has no operation of its own: any use outside of attention is refused, naming the node.
 #[test]
 fn head_norms_that_go_elsewhere_are_refused() -> Outcome {
     let elsewhere = "a head norm may only go to attention";
-    // As an output, as v, and rotated as either.
+    // As an output or as v, with and without rotation.
     for turned in [false, true] {
         let (mut g, _, k) = heads()?;
         let mut x = normed(&mut g, k, 8)?;
@@ -122,7 +122,7 @@ fn head_norms_that_go_elsewhere_are_refused() -> Outcome {
         g.output("a", a)?;
         assert!(refused(&g).contains(elsewhere), "{}", refused(&g));
     }
-    // To an attention as q, rotated, and shown as well.
+    // As q of an attention through a rotation, and additionally as an output.
     let (mut g, q, k) = heads()?;
     let q = normed(&mut g, q, 8)?;
     let (q, turned_k) = (g.rope(q, 8, &rope_spec(8))?, g.rope(k, 8, &rope_spec(8))?);
@@ -131,7 +131,7 @@ fn head_norms_that_go_elsewhere_are_refused() -> Outcome {
     assert!(compile(&g).is_ok());
     g.output("q", q)?;
     assert!(refused(&g).contains(elsewhere), "{}", refused(&g));
-    // To an attention as k and as v.
+    // As both k and v of an attention.
     let (mut g, q, k) = heads()?;
     let (q, k) = (normed(&mut g, q, 8)?, normed(&mut g, k, 8)?);
     let a = g.attention(q, k, k, spec(0, HEADS))?;
@@ -152,7 +152,7 @@ fn a_head_norm_of_other_heads_is_refused() -> Outcome {
         g.output("a", a)?;
         assert!(refused(&g).contains("of 4 elements, heads of 8"), "{}", refused(&g));
     }
-    // Without a head norm the rotation is an operation of its own, and heads of any size turn.
+    // Without a head norm the rotation is a separate operation, for heads of any size.
     let (mut g, q, k) = heads()?;
     let (q, turned_k) = (g.rope(q, 4, &rope_spec(4))?, g.rope(k, 4, &rope_spec(4))?);
     let a = g.attention(q, turned_k, k, spec(0, HEADS))?;
@@ -208,7 +208,7 @@ fn a_rotation_shared_with_a_head_norms_attention_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Angles are those of frequencies and magnitude; which elements turn together is another matter.
+/// Angles depend on frequencies and magnitude, not on the pairing of elements.
 #[test]
 fn rotations_share_angles_if_they_turn_as_fast() -> Outcome {
     let angles = |other: RopeSpec| -> Result<usize, GraphError> {
@@ -227,7 +227,7 @@ fn rotations_share_angles_if_they_turn_as_fast() -> Outcome {
     Ok(())
 }
 
-/// What an attention is told comes from its node: scale, window, cap, heads, layer.
+/// Attention parameters come from the node: scale, window, cap, heads, layer.
 #[test]
 fn an_attention_keeps_what_its_node_says() -> Outcome {
     let (mut g, q, k) = heads()?;
@@ -247,7 +247,7 @@ fn an_attention_keeps_what_its_node_says() -> Outcome {
     Ok(())
 }
 
-/// Every kind of operation as the listing shows it.
+/// Listing of every kind of operation.
 #[test]
 fn the_listing_of_every_operation() -> Outcome {
     let mut g = Graph::new();

@@ -1,5 +1,5 @@
-//! Plans compute what graphs mean: against a naive evaluation of the nodes, and fused against
-//! unfused, on the reference backend.
+//! Plan results on the reference backend: compared with a naive evaluation of the nodes, and fused compared
+//! with unfused.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ use crate::session::{KvMemory, Session};
 
 use super::{GEMMA, LIMITS, LLAMA, QWEN2, QWEN3, choices, decoder, options, random_graph};
 
-/// A value in (−1, 1) for a name and an index: the same in every run.
+/// A deterministic value in (−1, 1) for a name and an index.
 fn noise(name: &str, index: usize) -> f32 {
     let seed = name
         .bytes()
@@ -53,7 +53,7 @@ fn session(plan: Plan) -> Session<Reference> {
     Session::new(Reference, plan, Weights { matrices, vectors }, kv).expect("binds")
 }
 
-/// Two sequences: one starts with four tokens, the other goes on behind `past` tokens.
+/// Two sequences: a new one with four tokens, and one with `past` cached tokens.
 fn step(past: u32) -> StepInput {
     let page = |page| PageRef { page: PageId(page), start: 0 };
     StepInput {
@@ -129,16 +129,16 @@ fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     assert_eq!((plain, session.steps()), (timed, 2));
     assert_eq!(names, session.plan().ops().iter().map(Op::name).collect::<Vec<_>>());
     assert_eq!(times.iter().map(|time| time.runs).sum::<u64>(), names.len() as u64);
-    // Every matrix once; six rows through the layer, three through the head.
+    // Each matrix is read once; six rows pass through the layer, three through the output projection.
     let [matmul, attention, ..] = times.map(|time| time.work);
     let elements = (32 + 16 + 16) * 24 + 24 * 32 + 3 * 40 * 24;
     let bytes: usize = session.weights().matrices.iter().map(PreparedMatrix::bytes).sum();
     assert_eq!(matmul, Work { bytes: bytes as u64, int8_macs: 0, float_macs: 6 * elements + 3 * 20 * 24 });
-    // Four rows and two that see 1 to 4 and 1 to 2 keys, in two heads of eight with f16.
+    // Four rows see 1 to 4 keys and two rows see 1 to 2 keys, in two KV heads of eight f16 elements.
     assert_eq!(attention, Work { bytes: 6 * 64, int8_macs: 0, float_macs: 2 * (10 + 3) * 32 });
 }
 
-/// The values of every node, computed one after the other in f64: `[rows][cols]`.
+/// Values of every node, evaluated in order in f64: `[rows][cols]`.
 fn evaluate(g: &Graph, inputs: [&[f32]; 2], positions: &[u32]) -> Vec<Vec<Vec<f64>>> {
     let mut values: Vec<Vec<Vec<f64>>> = Vec::new();
     let mut next_input = inputs.iter();
@@ -225,7 +225,7 @@ proptest! {
             let mut session = session(g.compile(&options(fusion)).expect("compiles"));
             session.set_input("x", &inputs[0]).expect("fills");
             session.set_input("y", &inputs[1]).expect("fills");
-            // The second run finds the inputs as they were set.
+            // The second run reads the inputs as they were set.
             session.run(&step).expect("runs");
             session.run(&step).expect("runs");
             for (name, node) in &g.outputs {

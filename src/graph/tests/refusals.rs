@@ -1,5 +1,5 @@
-//! What the passes must leave alone: a test for each of their conditions. Where a change of order
-//! would hide a condition, the passes are called in another order than [`fuse::fuse`] calls them.
+//! Conditions of the fusion passes: one test for each pattern that must not be fused. Where the order in
+//! [`fuse::fuse`] would hide a condition, the passes are called in another order.
 
 use super::*;
 use crate::ir::Binary;
@@ -18,7 +18,7 @@ fn product(g: &mut Graph, x: NodeId, name: &str) -> Result<NodeId, GraphError> {
     g.matmul(x, m)
 }
 
-/// The operations after a pass over the graph of `outputs`.
+/// Names of the operations after a pass over the graph with `outputs`.
 fn after(
     g: &mut Graph,
     outputs: &[NodeId],
@@ -32,14 +32,14 @@ fn after(
     Ok(names(&program))
 }
 
-/// The operations that stay after `pass` are those of the graph as it was built.
+/// Asserts that `pass` leaves the operations of the graph unchanged.
 fn assert_stays(mut g: Graph, outputs: &[NodeId], pass: impl FnOnce(&mut Program)) -> Outcome {
     let before = after(&mut g.clone(), outputs, |_| {})?;
     assert_eq!(after(&mut g, outputs, pass)?, before);
     Ok(())
 }
 
-/// A q and a k and v of an attention, both inputs.
+/// A graph with q, and a shared k and v, as inputs.
 fn heads() -> Result<(Graph, NodeId, NodeId), GraphError> {
     let mut g = Graph::new();
     let q = g.input("q", Rows::Tokens, 32)?;
@@ -88,7 +88,7 @@ fn a_rotation_of_one_side_alone_stays() -> Outcome {
     Ok(())
 }
 
-/// The append turns heads of its own size, and q and k alike.
+/// The append rotates heads of its own size, with one rotation for q and k.
 #[test]
 fn rotations_of_other_heads_or_other_pairs_stay() -> Outcome {
     let interleaved = RopeSpec { pairing: RopePairing::Interleaved, ..rope_spec(8) };
@@ -106,7 +106,7 @@ fn rotations_of_other_heads_or_other_pairs_stay() -> Outcome {
     Ok(())
 }
 
-/// A rotation before a head norm is no rotation behind it.
+/// A rotation before a head norm cannot be fused like one after it.
 #[test]
 fn rotations_before_a_head_norm_stay() -> Outcome {
     for (normed_q, normed_k, turned_again) in
@@ -141,7 +141,7 @@ fn a_norm_of_a_norm_goes_into_no_matmul() -> Outcome {
     Ok(())
 }
 
-/// What is there before the addition is not in the norm's source.
+/// The residual is not part of the norm's source.
 #[test]
 fn a_norm_that_is_added_goes_into_no_matmul() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -158,7 +158,7 @@ fn a_norm_that_is_added_goes_into_no_matmul() -> Outcome {
     Ok(())
 }
 
-/// A matmul that is added over the norm's result reads it, and not as its source.
+/// A matmul added to the norm's result reads it as the residual, not as its source.
 #[test]
 fn a_norm_that_a_matmul_is_added_to_stays() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -174,7 +174,7 @@ fn a_norm_that_a_matmul_is_added_to_stays() -> Outcome {
     Ok(())
 }
 
-/// Products of one source under different norms, or under none, are no products of one source.
+/// Matmuls of one source are merged only under equal norms.
 #[test]
 fn matmuls_under_different_norms_stay_apart() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -189,7 +189,7 @@ fn matmuls_under_different_norms_stay_apart() -> Outcome {
         fuse::norm_into_matmul(program);
         fuse::merge_shared_sources(program);
     };
-    // Four under the first norm are one; the three others keep their own.
+    // The four under the first norm are merged; the three others are separate.
     assert_eq!(after(&mut g, &outputs, pass)?, ["matmul"; 4]);
     Ok(())
 }
@@ -202,7 +202,7 @@ fn matmuls_of_different_sources_stay_apart() -> Outcome {
     assert_stays(g, &[a, b], fuse::merge_shared_sources)
 }
 
-/// What a matmul is added to may not exist where the first one of its source is.
+/// The residual of a matmul may not be defined yet at the first matmul of the same source.
 #[test]
 fn a_matmul_that_is_added_to_something_moves_nowhere() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -218,7 +218,7 @@ fn a_matmul_that_is_added_to_something_moves_nowhere() -> Outcome {
     Ok(())
 }
 
-/// A gate as families build it, its parts as the test wants them.
+/// Variations of the families' gated MLP.
 struct GateParts {
     gate_bias: bool,
     up_bias: bool,
@@ -230,7 +230,7 @@ struct GateParts {
 const GATE: GateParts =
     GateParts { gate_bias: false, up_bias: false, own_source: false, added: false, scaled: false };
 
-/// The graph, and gate, activated gate, up and the result.
+/// The graph with its gate, activated gate, up and result.
 fn gated(parts: &GateParts) -> Result<(Graph, [NodeId; 4]), GraphError> {
     let (mut g, x) = with_x()?;
     let other = g.input("other", Rows::Tokens, 8)?;
@@ -281,7 +281,7 @@ fn a_gate_whose_parts_are_outputs_or_read_again_stays() -> Outcome {
     Ok(())
 }
 
-/// A product that is gated or added already takes no second epilogue.
+/// A product that is already gated or added accepts no second epilogue.
 #[test]
 fn a_product_with_an_epilogue_takes_no_other() -> Outcome {
     let (mut g, [.., y]) = gated(&GATE)?;
@@ -319,7 +319,7 @@ fn a_product_with_an_epilogue_takes_no_other() -> Outcome {
     Ok(())
 }
 
-/// One residual and one term, by what combines them and in what order they are made.
+/// A residual for the tests: `2x`.
 fn residual(g: &mut Graph, x: NodeId) -> Result<NodeId, GraphError> {
     g.scale(x, 2.0)
 }
@@ -338,7 +338,7 @@ fn a_product_is_added_whichever_side_it_is_on_and_multiplied_on_none() -> Outcom
     assert_stays(g, &[y], fuse::add_products_to_residual)
 }
 
-/// Of two products that are added one becomes the other's residual: the second, when the first is there.
+/// The sum of two products is computed by the second one, with the first as its residual.
 #[test]
 fn of_two_products_one_is_added_to_the_other() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -380,7 +380,7 @@ fn a_term_that_is_an_output_or_read_again_is_not_added_in_place() -> Outcome {
     Ok(())
 }
 
-/// A residual that an input holds, or an output shows, that is made later than the term, or that the
+/// Residuals that may not be overwritten: an input, an output, one defined after the term, and one that the
 /// term's own step reads.
 #[test]
 fn a_residual_that_may_not_be_overwritten_stays() -> Outcome {
@@ -406,14 +406,14 @@ fn a_residual_that_may_not_be_overwritten_stays() -> Outcome {
     let sum = g.add(r, y)?;
     assert_stays(g, &[sum], fuse::add_products_to_residual)?;
 
-    // Read between the term and the sum.
+    // A reader between the term and the sum.
     let (mut g, x) = with_x()?;
     let (r, y) = (residual(&mut g, x)?, product(&mut g, x, "m")?);
     let between = g.softmax(r)?;
     let sum = g.add(r, y)?;
     assert_stays(g, &[sum, between], fuse::add_products_to_residual)?;
 
-    // Read before the term: it has had its use.
+    // A reader before the term does not prevent the fusion.
     let (mut g, x) = with_x()?;
     let r = residual(&mut g, x)?;
     let before = g.softmax(r)?;
@@ -424,7 +424,7 @@ fn a_residual_that_may_not_be_overwritten_stays() -> Outcome {
     Ok(())
 }
 
-/// One row for all rows is no term that could be added row by row; nor is it a residual.
+/// A broadcast row can be neither term nor residual of an in-place addition.
 #[test]
 fn one_row_for_all_is_not_added_in_place() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -439,7 +439,7 @@ fn one_row_for_all_is_not_added_in_place() -> Outcome {
     assert_stays(g, &[sum], fuse::add_products_to_residual)
 }
 
-/// A residual of bf16 has no room for a sum in f32.
+/// A 16-bit residual cannot hold a sum in f32.
 #[test]
 fn a_residual_of_another_precision_stays() -> Outcome {
     let (mut g, x) = with_x()?;
@@ -451,11 +451,11 @@ fn a_residual_of_another_precision_stays() -> Outcome {
     let wide_sum = g.add(sum, x)?;
     g.output("out", wide_sum)?;
     let program = lower(&g, Precision::Bf16)?;
-    // In f16 the sum is of its residual's shape: added in place.
+    // In f16 the sum has the shape of its residual and is added in place.
     let mut same = program.clone();
     fuse::add_products_to_residual(&mut same);
     assert_eq!(names(&same).iter().filter(|name| **name == "binary").count(), 1);
-    // Made f32, it is not.
+    // With an f32 sum it is not.
     let mut other = program;
     let sum_value = other.steps.iter().find_map(|step| match step.op {
         Op::Binary(Binary { dst, .. }) => Some(dst.offset),

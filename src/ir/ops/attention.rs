@@ -1,4 +1,4 @@
-//! Attention over pages of keys and values, and what prepares it.
+//! Paged attention: the KV append and the attention itself.
 
 use std::fmt;
 
@@ -7,14 +7,15 @@ use crate::ir::{
     Counting, Heads, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role, Rope, StepSequence, Work,
 };
 
-/// Prepares an attention: q and k get their per-head norm and their rotation, q in place, and k
-/// and v are written to the pages of `layer` at the tokens' positions.
+/// Prepares an attention: applies per-head norms and the rotation to q (in place) and k, and writes k and v
+/// to the pages of `layer` at the tokens' positions.
 ///
-/// Where the [`Attention`] of `q` follows at once, nothing else may read `q`: a backend may do both in
-/// one, and leave it as it was. It does where `dst` lies apart from all that the append reads.
+/// If the [`Attention`] of `q` follows immediately, `q` must have no other reader: a backend may fuse the two
+/// and leave `q` unchanged. It does so only if the attention's `dst` is disjoint from all sources of the
+/// append.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvAppend {
-    /// `[tokens, heads.query · heads.dim]`, changed in place.
+    /// `[tokens, heads.query · heads.dim]`, updated in place.
     pub q: Place,
     /// `[tokens, heads.kv · heads.dim]`; undefined afterwards.
     pub k: Place,
@@ -22,18 +23,18 @@ pub struct KvAppend {
     pub v: Place,
     /// Index of the layer in the KV pool.
     pub layer: usize,
-    /// The heads' shape.
+    /// Head counts and head size.
     pub heads: Heads,
-    /// Norm of each query head.
+    /// Per-head norm of the queries.
     pub q_norm: Option<RmsNorm>,
-    /// Norm of each key head.
+    /// Per-head norm of the keys.
     pub k_norm: Option<RmsNorm>,
-    /// Rotation, after the norms.
+    /// Rotary embedding, applied after the norms.
     pub rope: Option<Rope>,
 }
 
 impl KvAppend {
-    /// Whether it prepares this attention.
+    /// Whether this is the append of `attention`.
     pub fn prepares(&self, attention: &Attention) -> bool {
         (self.q, self.layer, self.heads) == (attention.q, attention.layer, attention.heads)
     }
@@ -77,14 +78,14 @@ pub struct Attention {
     pub q: Place,
     /// Index of the layer in the KV pool.
     pub layer: usize,
-    /// The heads' shape.
+    /// Head counts and head size.
     pub heads: Heads,
-    /// Multiplies the products, usually `1 / sqrt(head_dim)`.
+    /// Scale of the q·k products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// The layer's window: a query at `p` sees positions above `p − window` (on top of
-    /// [`crate::ir::StepSequence::window`]).
+    /// Sliding window of the layer: a query at `p` sees positions above `p − window`. Combined with
+    /// [`crate::ir::StepSequence::window`].
     pub window: Option<u32>,
-    /// `cap · tanh(x / cap)` of the scaled products.
+    /// Soft cap of the scaled products: `cap · tanh(x / cap)`.
     pub soft_cap: Option<f32>,
 }
 
@@ -97,7 +98,7 @@ impl Operation for Attention {
         visit(Role::Write, &mut self.dst);
     }
 
-    /// A soft cap divides.
+    /// A soft cap is a divisor, so it must be positive.
     fn check(&self) -> Result<(), Misfit> {
         match self.soft_cap {
             Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
@@ -107,15 +108,15 @@ impl Operation for Attention {
         }
     }
 
-    /// Two products a key, row and query head; a key and its value come from memory once a sequence.
+    /// Two products per key, row and query head. Each key and value is read from memory once per sequence.
     fn work(&self, counting: &Counting<'_>) -> Work {
         let kv_bytes = self.heads.kv_bytes(counting.kv) as u64;
         let of_sequence = |sequence: &StepSequence| {
             let rows = sequence.rows.start as usize..sequence.rows.end as usize;
             let positions = &counting.step.positions[rows];
             let seen = |&position: &u32| keys_seen(position, self.window, sequence);
-            // A window moves by a key from row to row: together rows see what the first one does, and
-            // their own.
+            // The window advances by one key per row: the rows of a sequence together see the keys of the
+            // first row and one more per further row.
             let distinct = positions.first().map_or(0, seen) + positions.len().saturating_sub(1) as u64;
             let products = 2 * positions.iter().map(seen).sum::<u64>();
             let width = (self.heads.query * self.heads.dim) as u64;
@@ -134,8 +135,8 @@ impl Operation for Attention {
     }
 }
 
-/// Keys that the row at `position` sees: within the windows of its layer and its sequence, or of the
-/// sequence's sinks those within the layer's window.
+/// Number of keys that the row at `position` sees: keys in the windows of both layer and sequence, and sinks
+/// of the sequence in the layer's window.
 fn keys_seen(position: u32, layer_window: Option<u32>, sequence: &StepSequence) -> u64 {
     let end = position + 1;
     let oldest = |window: Option<u32>| window.map_or(0, |window| end.saturating_sub(window));

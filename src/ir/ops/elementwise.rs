@@ -1,24 +1,24 @@
-//! Functions of single elements, and of whole rows without weights.
+//! Elementwise functions, and weight-free functions of whole rows.
 
 use std::fmt;
 
 use crate::ir::listing::Listed;
 use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role, Rows};
 
-/// An elementwise function of one value.
+/// Elementwise function of one operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnaryFn {
-    /// An activation function.
+    /// Activation function.
     Activation(Activation),
     /// `x · factor`
     Scale(f32),
     /// `cap · tanh(x / cap)`
     SoftCap(f32),
-    /// Rounded to a narrower format and widened again as stored.
+    /// Rounding to a narrower type.
     Cast(Precision),
 }
 
-/// An elementwise function of two values.
+/// Elementwise function of two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryFn {
     /// `a + b`
@@ -29,7 +29,7 @@ pub enum BinaryFn {
     Mul,
 }
 
-/// `dst = f(src)`; `dst` may be `src`.
+/// `dst = f(src)`, elementwise; `dst` may be `src`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unary {
     /// Same shape as `src`.
@@ -64,7 +64,8 @@ impl Operation for Unary {
     }
 }
 
-/// `dst = f(a, b)`; `dst` may be `a`. `b` may have one row ([`Rows::Fixed`](crate::ir::Rows::Fixed) 1), used for all.
+/// `dst = f(a, b)`, elementwise; `dst` may be `a`. A `b` of one row ([`Rows::Fixed`](crate::ir::Rows::Fixed)
+/// 1) is broadcast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     /// Same shape as `a`.
@@ -128,7 +129,7 @@ impl Operation for Softmax {
     }
 }
 
-/// `dst[c][r] = src[r][c]`; both have fixed rows and do not overlap.
+/// `dst[c][r] = src[r][c]`; both have fixed rows and are disjoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transpose {
     /// `[cols, rows]`
@@ -155,7 +156,7 @@ impl Operation for Transpose {
     }
 }
 
-/// Both have as many rows and columns.
+/// Checks that result and source have equal rows and columns.
 pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), Misfit> {
     if (dst.rows, dst.cols) == (src.rows, src.cols) {
         return Ok(());

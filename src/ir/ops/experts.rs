@@ -1,54 +1,56 @@
-//! Mixtures of experts: which experts a row goes to, their products, and what becomes of them.
+//! Mixtures of experts (MoE): routing, expert products, and the weighted sum.
 
 use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{Counting, MatrixStack, Misfit, Names, OpKind, Operation, Place, Role, Work, Write};
 
-/// The experts of each row: those of the `top_k` largest logits, lower numbers first among equal ones, largest first.
+/// Top-k routing: the `top_k` experts with the largest logits per row, in descending order. Ties go to the
+/// lower expert number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// `[rows, 2 · top_k]`: the experts' numbers, then their weights.
+    /// `[rows, 2 · top_k]`: expert numbers, then their weights.
     pub dst: Place,
-    /// `[rows, experts]`: logits.
+    /// Router logits, `[rows, experts]`.
     pub src: Place,
-    /// Experts that a row goes to.
+    /// Experts per row.
     pub top_k: usize,
-    /// Whether the chosen experts' weights are made to sum to 1; else they are the softmax over all experts.
+    /// Whether the weights of the chosen experts are normalised to sum 1; otherwise they are the softmax over
+    /// all experts.
     pub renormalise: bool,
 }
 
-/// Each row times its experts' matrices: `dst[r][s] = src[r] · expert(r, s)ᵀ`, or `src[r][s] · expert(r, s)ᵀ` where
-/// `src` has a part for each expert.
+/// Product of each row with its experts' matrices: `dst[r][s] = src[r] · expert(r, s)ᵀ`. If `src` has a part
+/// per expert: `src[r][s] · expert(r, s)ᵀ`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertMatmul {
     /// `[rows, top_k · matrix.rows]`
     pub dst: Place,
     /// `[rows, matrix.cols]` or `[rows, top_k · matrix.cols]`
     pub src: Place,
-    /// Made by [`Route`].
+    /// Result of [`Route`].
     pub routes: Place,
     /// The experts' matrices.
     pub experts: MatrixStack,
 }
 
 impl ExpertMatmul {
-    /// Experts of a row.
+    /// Experts per row.
     pub fn top_k(&self) -> usize {
         self.routes.cols / 2
     }
 }
 
-/// `dst (+)= Σ_s weight(r, s) · src[r][s]`
+/// Weighted sum of the experts' results: `dst (+)= Σ_s weight(r, s) · src[r][s]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combine {
     /// `[rows, cols]`
     pub dst: Place,
     /// `[rows, top_k · cols]`
     pub src: Place,
-    /// Made by [`Route`].
+    /// Result of [`Route`].
     pub routes: Place,
-    /// Replace or add.
+    /// Whether to replace or add to `dst`.
     pub write: Write,
 }
 
@@ -101,7 +103,7 @@ impl Operation for ExpertMatmul {
         Ok(())
     }
 
-    /// At least the smallest number of experts that the rows can have gone to.
+    /// Bytes for the fewest distinct experts possible: all rows may be routed to the same `top_k`.
     fn work(&self, counting: &Counting<'_>) -> Work {
         let (rows, matrix) = (self.dst.rows.count(counting.step), (counting.matrix)(self.experts.first));
         if rows == 0 {

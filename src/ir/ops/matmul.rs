@@ -1,4 +1,4 @@
-//! Matrix products.
+//! Matrix products with fused norm, bias and epilogue.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use crate::ir::{
     VectorId, Work, Write,
 };
 
-/// What becomes of one matrix product.
+/// Epilogue of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// `dst = y (+ bias)`, or `dst += y (+ bias)`.
     Write(Write),
-    /// `dst = activation(y) · (x · upᵀ)`, where `y = x · matrixᵀ`; no bias.
+    /// `dst = activation(y) · (x · upᵀ)` with `y = x · matrixᵀ`; without bias.
     Gated {
-        /// The second matrix, of the same shape.
+        /// Up projection, of the same shape as the first matrix.
         up: MatrixId,
-        /// Applied to the first product.
+        /// Activation of the first product.
         activation: Activation,
     },
 }
@@ -29,14 +29,14 @@ pub struct Product {
     pub dst: Place,
     /// `[dst.cols, src.cols]`
     pub matrix: MatrixId,
-    /// Added to every row, `[dst.cols]`.
+    /// Bias added to every row, `[dst.cols]`.
     pub bias: Option<VectorId>,
-    /// What becomes of the product.
+    /// Epilogue of the product.
     pub epilogue: Epilogue,
 }
 
 impl Product {
-    /// The matrices that the product reads.
+    /// All matrices of the product.
     pub fn matrices(&self) -> impl Iterator<Item = MatrixId> {
         let up = match self.epilogue {
             Epilogue::Gated { up, .. } => Some(up),
@@ -46,15 +46,15 @@ impl Product {
     }
 }
 
-/// Products of one source with several matrices; the source is normalised and, where the backend
-/// does so, quantised once for all of them.
+/// Products of one source with several matrices. The source is normalised and (depending on the backend)
+/// quantised once for all products.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matmul {
     /// `[rows, K]`
     pub src: Place,
-    /// Applied to each row of `src` first (`src` itself stays as it is).
+    /// Norm applied to each row of `src` before the products; `src` itself is unchanged.
     pub norm: Option<RmsNorm>,
-    /// At least one.
+    /// The products; at least one.
     pub products: Vec<Product>,
 }
 
@@ -73,7 +73,7 @@ impl Operation for Matmul {
         }
     }
 
-    /// At least one column and one product, no bias on a gated one.
+    /// At least one column and one product; no bias on gated products.
     fn check(&self) -> Result<(), Misfit> {
         let biased_gate =
             |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
@@ -87,7 +87,7 @@ impl Operation for Matmul {
         }
     }
 
-    /// Each matrix once for all rows, and nothing without rows.
+    /// Each matrix is read once for all rows, and not at all without rows.
     fn work(&self, counting: &Counting<'_>) -> Work {
         let rows = self.src.rows.count(counting.step);
         if rows == 0 {

@@ -1,4 +1,4 @@
-//! The mean of a sequence's rows: what makes an embedding of a text of those of its tokens.
+//! Mean pooling over the rows of a sequence, for text embeddings.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,21 +6,22 @@ use std::ops::Range;
 use crate::ir::listing::Listed;
 use crate::ir::{Misfit, Names, OpKind, Operation, Place, Role, Rows, StepInput};
 
-/// `dst[i]` is the mean of the rows of `src` that the sequence of output `i` has in this step; 0 where it has none.
+/// `dst[i]` is the mean over the rows of `src` in the sequence of output `i`, in this step; 0 for an empty
+/// sequence.
 ///
-/// Of tokens those are the sequence's own, however many of its rows are outputs; of another axis those that belong to
-/// it. Fixed rows are one sequence, and `dst` is one fixed row. Rows of earlier steps do not count: a text whose
-/// embedding is wanted goes into one step.
+/// For tokens these are all rows of the sequence, also if several of them are outputs; for another axis the
+/// rows that belong to the sequence. Fixed rows count as one sequence, and `dst` is one fixed row. Rows of
+/// earlier steps are not included: a text must be embedded in a single step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeanRows {
-    /// `[outputs, cols]`, or `[1, cols]` of fixed rows
+    /// `[outputs, cols]`, or `[1, cols]` for fixed rows.
     pub dst: Place,
     /// `[rows, cols]`
     pub src: Place,
 }
 
 impl MeanRows {
-    /// The rows of the result where it is of these; none for outputs, which have no sequence of rows.
+    /// Rows of the result for a source with `rows`; `None` for outputs, which form no sequences.
     pub fn pooled(rows: Rows) -> Option<Rows> {
         match rows {
             Rows::Tokens | Rows::Axis(_) => Some(Rows::Outputs),
@@ -29,7 +30,7 @@ impl MeanRows {
         }
     }
 
-    /// The rows of `src` behind each row of `dst`.
+    /// Source rows of each row of `dst`.
     pub fn groups<'s>(&self, step: &'s StepInput) -> impl Iterator<Item = Range<usize>> + use<'s> {
         let rows = self.src.rows;
         let sequence_of = |row: &u32| step.sequences.iter().position(|sequence| sequence.rows.contains(row));

@@ -1,9 +1,8 @@
-//! The fused operations that a plan is made of, as data: shapes, places and weight ids.
+//! Fused operations of a plan, as data: shapes, places and weight ids.
 //!
-//! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`]. What an operation computes
-//! is said here and, executable in f64, in `backend/reference`. The table of operations is here, too: a new
-//! one is a struct in a file of this folder that implements [`Operation`], a row of the table, and its
-//! kernels.
+//! Every value is a row-major matrix `[rows, cols]` in the arena, at a [`Place`]. The semantics of an
+//! operation are documented here and implemented in f64 in `backend/reference`. To add an operation, add a
+//! struct that implements [`Operation`] in a file of this folder, a row in the table below, and its kernels.
 
 mod attention;
 mod elementwise;
@@ -30,7 +29,7 @@ pub use rows::*;
 
 macro_rules! operations {
     ($($variant:ident($operation:ident),)*) => {
-        /// One step of a plan.
+        /// An operation of a plan.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Op {$(
             #[doc = concat!("See [`", stringify!($operation), "`].")]
@@ -38,7 +37,7 @@ macro_rules! operations {
         )*}
 
         impl Op {
-            /// The names of all operations, each once.
+            /// Names of all operations.
             pub const NAMES: &[&str] = &[$($operation::NAME,)*];
 
             /// [`Operation::NAME`]
@@ -106,7 +105,7 @@ operations! {
 }
 
 impl Op {
-    /// The places of the operation and what it does to them: sources before destinations.
+    /// All places of the operation with their access (role), sources before destinations.
     pub fn places(&self) -> Vec<(Role, Place)> {
         let mut found = Vec::new();
         self.clone().visit(&mut |role, place| found.push((role, *place)));

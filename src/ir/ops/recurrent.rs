@@ -1,18 +1,19 @@
-//! Operations that carry a state from token to token: of fixed size for each sequence, however long it is.
+//! Recurrent operations, with a state of fixed size per sequence that is carried from token to token.
 //!
-//! A sequence's rows are taken one after the other, so a row has the same bits wherever a prompt is cut.
+//! The rows of a sequence are processed one by one, so results do not depend on how a prompt is split into
+//! steps.
 
 use std::fmt;
 
 use crate::ir::listing::Listed;
 use crate::ir::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, State, VectorId, Work};
 
-/// A causal convolution of each column over its sequence's rows:
+/// Causal convolution of each column over the rows of its sequence:
 /// `dst[t][c] = Σ_j weight[c][j] · src[t − width + 1 + j][c]`, for `j` below `width`. Rows before the step's
-/// are the state: the last `width − 1` of them, the oldest first.
+/// come from the state: the last `width − 1` rows, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShortConv {
-    /// `[tokens, cols]`; apart from `src`.
+    /// `[tokens, cols]`; disjoint from `src`.
     pub dst: Place,
     /// `[tokens, cols]`
     pub src: Place,
@@ -23,7 +24,7 @@ pub struct ShortConv {
 }
 
 impl ShortConv {
-    /// Rows that each result sees.
+    /// Number of rows that a result depends on.
     pub fn width(&self) -> usize {
         self.state.rows.saturating_add(1)
     }
@@ -56,27 +57,27 @@ impl Operation for ShortConv {
     }
 }
 
-/// The heads of a gated delta rule.
+/// Head counts and sizes of a gated delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeltaHeads {
-    /// Heads of queries and keys.
+    /// Query and key heads.
     pub key: usize,
-    /// Heads of values, a multiple of `key`; value head `h` goes with key head `h / (value / key)`.
+    /// Value heads, a multiple of `key`; value head `h` uses key head `h / (value / key)`.
     pub value: usize,
-    /// Elements of a query or a key.
+    /// Elements per query or key head.
     pub key_dim: usize,
-    /// Elements of a value.
+    /// Elements per value head.
     pub value_dim: usize,
 }
 
 impl DeltaHeads {
-    /// Rows and columns of the state: `[key_dim, value_dim]` for each value head.
+    /// Shape of the state: `[key_dim, value_dim]` per value head, stacked.
     pub fn state(&self) -> (usize, usize) {
         (self.value.saturating_mul(self.key_dim), self.value_dim)
     }
 }
 
-/// The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), row after row, for each value head with
+/// Gated delta rule (Yang et al. 2024, "Gated Delta Networks"), applied row by row, for each value head with
 /// its state `S`:
 ///
 /// ```text
@@ -85,7 +86,7 @@ impl DeltaHeads {
 /// dst = scale · Sᵀq
 /// ```
 ///
-/// `dst` lies apart from all that is read.
+/// `dst` is disjoint from all operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedDelta {
     /// `[tokens, heads.value · heads.value_dim]`
@@ -96,15 +97,15 @@ pub struct GatedDelta {
     pub k: Place,
     /// `[tokens, heads.value · heads.value_dim]`
     pub v: Place,
-    /// `[tokens, heads.value]`
+    /// Logarithm of the decay factor, `[tokens, heads.value]`.
     pub decay: Place,
-    /// `[tokens, heads.value]`
+    /// Step size, `[tokens, heads.value]`.
     pub beta: Place,
-    /// The heads' shape.
+    /// Head counts and sizes.
     pub heads: DeltaHeads,
-    /// Multiplies the results, usually `1 / sqrt(key_dim)`.
+    /// Scale of the results, usually `1 / sqrt(key_dim)`.
     pub scale: f32,
-    /// As [`DeltaHeads::state`] says.
+    /// Shape given by [`DeltaHeads::state`].
     pub state: State,
 }
 
@@ -138,7 +139,7 @@ impl Operation for GatedDelta {
         ])
     }
 
-    /// The state is decayed, read twice and written once.
+    /// Per element, the state is decayed, read twice and written once.
     fn work(&self, counting: &Counting<'_>) -> Work {
         work(counting, &self.state, counting.step.tokens.len() * 4 * self.state.elements())
     }
@@ -152,13 +153,13 @@ impl Operation for GatedDelta {
     }
 }
 
-/// A state is read and written once a sequence.
+/// Each state is read and written once per sequence.
 fn work(counting: &Counting<'_>, state: &State, macs: usize) -> Work {
     let bytes = 2 * counting.step.sequences.len() * state.elements() * size_of::<f32>();
     Work { bytes: bytes as u64, int8_macs: 0, float_macs: macs as u64 }
 }
 
-/// Places of one row a token, with so many columns.
+/// Checks that places have one row per token and the given columns.
 fn tokens_of<O: Operation>(places: &[(Place, usize)]) -> Result<(), Misfit> {
     match places.iter().find(|(place, cols)| (place.rows, place.cols) != (Rows::Tokens, *cols)) {
         Some((place, cols)) => O::misfit(format!("[tokens, {cols}]"), Listed(*place).to_string()),

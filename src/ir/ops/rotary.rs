@@ -1,4 +1,4 @@
-//! Rotary position embedding: the angles of a step, and their use.
+//! Rotary position embedding: the angles of a step, and the rotation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use crate::ir::listing::Listed;
 use crate::ir::{Names, OpKind, Operation, Place, Role, Rope};
 
-/// Fills `dst` with `[cos | sin]` of `position · inv_freq[i]`, times `magnitude`.
-/// The angle is reduced in f64, so it is exact to 128k positions and beyond.
+/// Fills `dst` with `[cos | sin]` of `position · inv_freq[i]`, times `magnitude`. Angles are reduced in f64,
+/// exact to 128k positions and beyond.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeAngles {
     /// `[tokens, 2 · inv_freq.len()]`: all cosines of a row, then all sines.
     pub dst: Place,
-    /// Radians a position, `[dims / 2]`.
+    /// Frequencies in radians per position, `[dims / 2]`.
     pub inv_freq: Arc<[f64]>,
-    /// Scales both (YaRN's attention factor), else 1.
+    /// Scale of both (YaRN's attention factor). Usually 1.
     pub magnitude: f32,
 }
 
@@ -36,7 +36,7 @@ impl Operation for RopeAngles {
 pub struct ApplyRope {
     /// `[tokens, heads · head_dim]`
     pub x: Place,
-    /// Elements of a head.
+    /// Elements per head.
     pub head_dim: usize,
     /// The rotation.
     pub rope: Rope,

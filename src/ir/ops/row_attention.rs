@@ -1,23 +1,23 @@
-//! Attention over rows at hand, which no page keeps: of encoders, and from a decoder to an encoder.
+//! Row attention, without KV pages: self-attention of encoders, and cross-attention.
 
 use std::fmt;
 
 use crate::ir::listing::Listed;
 use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
 
-/// Which keys a query sees, by their places in the sequence.
+/// Attention mask, by positions within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sees {
-    /// All of its sequence's.
+    /// Full: all keys of the sequence.
     All,
-    /// Those up to its own place.
+    /// Causal: keys up to the query's position.
     Causal,
-    /// Those fewer than so many places away, before and behind.
+    /// Symmetric window: keys at a distance below this number, in both directions.
     Span(u32),
 }
 
 impl Sees {
-    /// Whether the query at place `query` sees the key at place `key`.
+    /// Whether the query at position `query` sees the key at position `key`.
     pub fn holds(self, query: usize, key: usize) -> bool {
         match self {
             Sees::All => true,
@@ -27,11 +27,11 @@ impl Sees {
     }
 }
 
-/// Attention of each row of `q` over the rows of `k` and `v` that its sequence has:
-/// `softmax(q · k · scale) · v`. A query that sees nothing becomes 0.
+/// Attention of each row of `q` over the rows of `k` and `v` of its sequence: `softmax(q · k · scale) · v`.
+/// The result of a query without visible keys is 0.
 ///
-/// Rows of tokens attend to their own sequence's tokens or to what it has of another axis, and rows of an axis to
-/// either. Fixed rows are one sequence.
+/// Queries and keys may be on the token axis or on any other axis of the step. Fixed rows count as one
+/// sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowAttention {
     /// `[rows of q, heads.query · heads.dim]`
@@ -42,11 +42,11 @@ pub struct RowAttention {
     pub k: Place,
     /// `[keys, heads.kv · heads.dim]`
     pub v: Place,
-    /// The heads' shape.
+    /// Head counts and head size.
     pub heads: Heads,
-    /// Multiplies the products, usually `1 / sqrt(head_dim)`.
+    /// Scale of the q·k products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Which keys a query sees.
+    /// Attention mask.
     pub sees: Sees,
 }
 
@@ -92,7 +92,7 @@ impl Operation for RowAttention {
         Some(self.k.rows)
     }
 
-    /// Two products a key, row and query head; values in the arena are not counted.
+    /// Two products per key, row and query head. Values in the arena are not counted.
     fn work(&self, counting: &Counting<'_>) -> Work {
         let groups = self.q.rows.groups(counting.step).zip(self.k.rows.groups(counting.step));
         let seen = |(queries, keys): (std::ops::Range<usize>, std::ops::Range<usize>)| -> usize {

@@ -1,4 +1,4 @@
-//! Operations on the rows of a step: from tokens to values, from rows to outputs, from logits to tokens.
+//! Row operations: embedding, norms, gathering of outputs, and sampling.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::ir::{
     Counting, MatrixId, Misfit, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
 };
 
-/// `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
+/// Token embedding: `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embed {
     /// `[tokens, table.cols]`
     pub dst: Place,
     /// `[vocabulary, dst.cols]`
     pub table: MatrixId,
-    /// Gemma's `sqrt(D)`, else 1.
+    /// Gemma's `sqrt(hidden size)`, otherwise 1.
     pub scale: f32,
 }
 
@@ -44,9 +44,9 @@ pub struct Normalize {
     pub dst: Place,
     /// `[rows, cols]`
     pub src: Place,
-    /// Over each row.
+    /// Norm applied to each row.
     pub norm: Norm,
-    /// Replace or add.
+    /// Whether to replace or add to `dst`.
     pub write: Write,
 }
 
@@ -74,7 +74,7 @@ impl Operation for Normalize {
     }
 }
 
-/// `dst[i] = src[step.outputs[i]]`
+/// Gathers the output rows: `dst[i] = src[step.outputs[i]]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatherOutputs {
     /// `[outputs, cols]`
@@ -97,13 +97,13 @@ impl Operation for GatherOutputs {
     }
 }
 
-/// The token of each row of logits, as [`StepInput::sampling`](crate::ir::StepInput::sampling) has it
-/// for the output of the same index, greedy where it says nothing; −1 for a row with a NaN or +∞, or
-/// without anything above −∞. A backend may leave rows to the caller, who then finds −1 too; the
-/// logits of the others may have been adjusted in place.
+/// Samples a token per row of logits with the parameters in
+/// [`StepInput::sampling`](crate::ir::StepInput::sampling) for the output of the same index; greedy without
+/// parameters. The result is −1 for a row with a NaN or +∞, or without a value above −∞. A backend may also
+/// return −1 to leave a row to the caller; it may have adjusted the logits of other rows in place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRows {
-    /// `[rows, 1]`: whole numbers, exact below 2^24.
+    /// `[rows, 1]`: token ids as floats, exact below 2^24.
     pub dst: Place,
     /// `[rows, vocab]`
     pub src: Place,

@@ -1,4 +1,4 @@
-//! What operations refuse, what they count and how they are listed. Their results are held against the reference in
+//! Tests of operand checks, work estimates and listings. Results are compared with the reference in
 //! `tests/op_table.rs`.
 
 use super::*;
@@ -35,7 +35,7 @@ fn tokens(offset: usize, cols: usize) -> Place {
     place(offset, Rows::Tokens, cols)
 }
 
-/// Two sequences of three rows and one, and one of two rows on an axis.
+/// Two sequences of three rows and one row, with two and five rows on an axis.
 fn step() -> StepInput {
     StepInput {
         tokens: vec![TokenId(0); 4],
@@ -54,10 +54,10 @@ fn work(op: &Op, step: &StepInput) -> Work {
     op.work(&Counting { step, kv: KvDtype::F16, matrix: &matrix })
 }
 
-/// A change of an operation, and the message with which it is refused then.
+/// A change to an operation, and the resulting error message.
 type Wrong<'m, O> = (fn(&mut O), &'m str);
 
-/// Checks that an operation is right, and refused after each change.
+/// Checks that an operation is valid, and refused after each change.
 fn refuses<O: Clone>(right: &O, op: fn(O) -> Op, wrong: &[Wrong<'_, O>]) {
     assert_eq!(op(right.clone()).check(), Ok(()));
     for (change, expected) in wrong {
@@ -199,7 +199,7 @@ fn attention_over_rows_has_heads_that_fit_and_an_order_where_it_needs_one() {
 fn attention_over_rows_counts_what_each_query_sees() {
     let float_macs =
         |sees| work(&Op::RowAttention(RowAttention { sees, ..row_attention() }), &step()).float_macs;
-    // A sequence of three rows and one of a row; keys and values, four query heads of four.
+    // Sequences of three rows and one row; keys and values, four query heads of four.
     assert_eq!(float_macs(Sees::All), 2 * (9 + 1) * 16);
     assert_eq!(float_macs(Sees::Causal), 2 * (6 + 1) * 16);
     assert_eq!(float_macs(Sees::Span(2)), 2 * (7 + 1) * 16);
@@ -298,7 +298,7 @@ fn products_with_experts_have_a_part_for_each() {
         ],
     );
     let op = Op::ExpertMatmul(expert_matmul());
-    // Two experts a row; all rows may have gone to the same two.
+    // Two experts per row; all rows may be routed to the same two.
     assert_eq!(work(&op, &step()), Work { bytes: 2 * 180, int8_macs: 4 * 2 * 320, float_macs: 0 });
     assert_eq!(work(&op, &StepInput::default()), Work::default());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Each rule of a step, told apart from the others.
+//! Tests of the step rules, one change per rule.
 
 use super::*;
 use crate::ir::{PageId, StateSlot};
@@ -7,7 +7,7 @@ const LIMITS: StepLimits = StepLimits { tokens_max: 5, outputs_max: 2 };
 const PAGES: usize = 3;
 const VOCAB: usize = 10;
 
-/// A prompt's end in two pages, and a sequence of two rows.
+/// The end of a prompt in two pages, and a sequence of two rows.
 fn step() -> StepInput {
     let last = PAGE_TOKENS as u32 - 1;
     let page = |page, start| PageRef { page: PageId(page), start };
@@ -47,7 +47,7 @@ fn a_step_that_keeps_every_rule_passes_and_each_rule_is_told_apart() {
         ("sequence 1: rows 2..5 do not follow row 3", |step| step.sequences[1].rows.start = 2),
         ("sequence 1: rows 3..3 do not follow row 3", |step| step.sequences[1].rows.end = 3),
         ("sequences cover 4 of 5 tokens", |step| step.sequences[1].rows.end = 4),
-        // Of three rows the last, and of two.
+        // The last of three rows, and the last of two.
         ("sequence 0: positions are not consecutive", |step| step.positions[2] += 1),
         ("sequence 1: positions are not consecutive", |step| step.positions[4] = 4),
         ("sequence 1: positions are not consecutive", |step| {

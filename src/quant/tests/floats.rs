@@ -1,9 +1,9 @@
-//! Float codes and their scales against values that another library has for them.
+//! Float codes and scales compared with values of an independent library.
 
 use super::super::*;
 use super::decode;
 
-/// What the codes of a kind stand for.
+/// Values of all codes of a kind.
 fn values(kind: &str) -> Vec<f64> {
     let mut lines = include_str!("../codes.txt").lines();
     let line = lines.find_map(|line| line.strip_prefix(kind)).expect("a line of that kind");
@@ -31,7 +31,7 @@ fn every_float_code_has_its_value() {
         matrix.dequantize_row(0, &mut row);
         for (col, value) in values.into_iter().enumerate() {
             assert_eq!(f64::from(matrix.code(0, col)), value * factor, "{kind:?} {col}");
-            // All scales are a half.
+            // All scales are 0.5.
             assert_eq!(f64::from(row[col]), value * factor / 2.0, "{kind:?} {col}");
         }
     }
@@ -63,7 +63,7 @@ fn float_codes_have_no_minima_and_those_of_eight_bits_no_small_groups() {
         assert_eq!(parts(64, 16, false), small);
         assert_eq!(parts(64, 32, true), refused(32, true));
         assert_eq!(parts(64, 32, false), Ok(()));
-        // A whole row is a group of any length.
+        // A whole row is a valid group of any length.
         assert_eq!(parts(16, 16, false), Ok(()));
         let mut block = WeightMatrix::default();
         let form = MatrixForm::Quant(QuantForm { kind, group: 16, mins: false });
@@ -71,7 +71,7 @@ fn float_codes_have_no_minima_and_those_of_eight_bits_no_small_groups() {
     }
 }
 
-/// A block of MXFP4: all codes are `code`.
+/// An MXFP4 block with all codes equal to `code`.
 fn block(exponent: u8, code: u8) -> [u8; 17] {
     let mut block = [code | code << 4; 17];
     block[0] = exponent;
@@ -83,7 +83,7 @@ fn every_exponent_of_a_block_is_held_or_refused() {
     let scales = values("E8M0");
     assert_eq!(scales.len(), 256);
     for (exponent, scale) in (0..=255).zip(scales) {
-        // Of two rows of two blocks, the third.
+        // The third block of four, in two rows of two.
         let blocks = |code| [block(127, 2), block(127, 2), block(exponent, code), block(127, 2)].concat();
         let found = decode("MXFP4", &blocks(0xf), 2, 64);
         if (2f64.powi(-23)..=2f64.powi(16)).contains(&scale) {
@@ -95,7 +95,7 @@ fn every_exponent_of_a_block_is_held_or_refused() {
         } else {
             let QuantError::Scale { row: 1, group: 0, value } = found.unwrap_err() else { panic!("{scale}") };
             assert!(f64::from(value) == scale || value.is_nan() && scale.is_nan(), "{value} for {scale}");
-            // Both zeros are zeros whatever the scale, but for one that is no number.
+            // +0 and -0 are zero for every scale except NaN.
             for zero in [0, 8] {
                 let zeros = decode("MXFP4", &blocks(zero), 2, 64);
                 assert_eq!(
@@ -109,12 +109,12 @@ fn every_exponent_of_a_block_is_held_or_refused() {
     assert_eq!(error, "the scale of row 0, group 0 is 9.444733e21, which f16 does not hold here");
 }
 
-/// Two rows of 160 columns, whose codes are 1.0, in groups of 128; of the last group the codes are `code`.
+/// Two rows of 160 columns in groups of 128. The codes are 1.0, in the last group `code`.
 fn filled(code: u8, scale: impl Fn(usize, usize) -> f32) -> Result<QuantMatrix, QuantError> {
     filled_with(QuantForm { kind: Codes::E4m3, group: 128, mins: false }, [0x38, code], scale)
 }
 
-/// The same of another form: all bytes of codes are the first of two, in the last group of the last row the second.
+/// [`filled`] for any form: all code bytes are `first`, in the last group of the last row `last`.
 fn filled_with(
     form: QuantForm,
     [first, last]: [u8; 2],
@@ -137,13 +137,13 @@ fn scales_of_four_bit_floats_are_rounded_by_a_bounded_amount() {
     let with = |code, scale: f32| {
         filled_with(form, [0x22, code], |row, group| if (row, group) == (1, 9) { scale } else { 1.0 })
     };
-    // Usual ones, a negative one, zero, the largest, and some that f16 holds badly or not at all.
+    // Usual scales, a negative one, zero, the largest, and some that f16 represents poorly or not at all.
     for scale in [0.00073, 1.0 / 448.0, -0.25, 0.0, 131_000.0, 3e-7, 5.9e-8, 1e-9, f32::MIN_POSITIVE] {
         let matrix = with(0xf7, scale).unwrap();
         let mut row = [0.0; 160];
         matrix.dequantize_row(1, &mut row);
         assert!(row[..144].iter().all(|&value| value == 1.0));
-        // The canonical scale is half of it.
+        // The canonical scale is half of the file's.
         let bound = (scale.abs() / 2048.0).max(2f32.powi(-24));
         for (value, sign) in row[144..].iter().zip([1.0, -1.0].repeat(8)) {
             assert!((value * sign / 6.0 - scale).abs() <= bound, "{scale}: {value}");
@@ -157,7 +157,7 @@ fn scales_of_four_bit_floats_are_rounded_by_a_bounded_amount() {
 
 #[test]
 fn scales_of_eight_bit_floats_are_rounded_by_a_bounded_amount() {
-    // Usual ones, a negative one, zero, the largest and the smallest.
+    // Usual scales, a negative one, zero, the largest and the smallest.
     for scale in [0.00073, 1.0 / 448.0, -0.25, 0.0, 255.875, 3e-7, 1.2e-10] {
         let matrix = filled(0x7e, |row, group| if (row, group) == (1, 1) { scale } else { 1.0 }).unwrap();
         let mut row = [0.0; 160];
