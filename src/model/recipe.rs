@@ -33,7 +33,7 @@ pub struct AttentionRecipe {
 /// Normalisation of q and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryKeyNorms {
-    /// None.
+    /// No norms.
     None,
     /// Per head.
     Heads,

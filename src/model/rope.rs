@@ -32,9 +32,9 @@ pub enum Interpolation {
         /// Extended context divided by trained context.
         factor: f64,
     },
-    /// By wavelength (Peng et al. 2023, "YaRN").
+    /// YaRN: interpolation by wavelength (Peng et al. 2023).
     Yarn(Yarn),
-    /// By wavelength, as Llama 3.1 does.
+    /// Llama 3.1's interpolation by wavelength.
     Llama3(Llama3),
 }
 
