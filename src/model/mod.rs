@@ -1,11 +1,11 @@
 //! Models: from a checkpoint to a decoder that runs steps.
 //!
 //! `family` is the table of supported architectures, assembled from the parts in `recipe`. `hyper` reads a
-//! file's hyperparameters into a `config`: `known` lists the keys, `keys` reads them, `tensors` checks them
-//! against the tensors; `rotation`, `scaling` and `rope` compute rotary frequencies. `decoder` builds the
-//! graph. `load` compiles it according to `options` and sizes the KV pool by the `budget`; `upload` brings
-//! the weights of a `source` to the backend, or `sidecar` reads them prepared. `own` makes a model from a
-//! user-built graph.
+//! file's hyperparameters into a `config`. For it, `known` lists the metadata keys, `keys` reads them, and
+//! `tensors` checks them against the tensors. `rotation`, `scaling` and `rope` compute rotary frequencies.
+//! `decoder` builds the graph. `load` compiles it according to `options` and sizes the KV pool by the
+//! `budget`. `upload` brings the weights of a `source` to the backend, or `sidecar` reads them prepared.
+//! `own` makes a model from a user-built graph.
 //!
 //! [`Decoder`] is the engine's interface to a model. Sequences and sampling parameters are not here.
 

@@ -66,9 +66,8 @@ pub(super) fn matrices<B: Backend>(
     Ok((matrices, used))
 }
 
-/// Key of the prepared matrices. It covers the model file (fingerprint, and modification time because the
-/// fingerprint samples only a part of the tensors), the tensors in order, their target format, and the
-/// version of our decoders.
+/// Key of the prepared matrices: model file, tensors in order, target format, and version of our decoders.
+/// The modification time is included because the file's fingerprint samples only a part of the tensors.
 fn key(source: &Source<'_>, plan: &Plan) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&source.fingerprint);

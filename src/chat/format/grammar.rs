@@ -36,7 +36,7 @@ impl ChatFormat {
     /// Lark grammar of the accepted answers; `None` if any answer is accepted.
     ///
     /// A required call comes first, after optional reasoning. With a free choice, the text is free unless
-    /// `says` restricts it; a call that has started must name one of the tools and follow its schema.
+    /// `says` restricts it. A call that has started must name one of the tools and follow its schema.
     ///
     /// # Errors
     /// [`ToolError`] if the tools' rules exceed the size limit.
