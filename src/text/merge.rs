@@ -1,13 +1,13 @@
-//! Byte-pair merging, shared by all kinds of tokenizer. Of all adjacent pairs that may merge, the one with
-//! the highest rank is merged, the leftmost of equals, until none is left.
+//! Byte-pair merging, shared by all kinds of tokenizer. Of all adjacent pairs with a rule, the one with the
+//! highest rank is merged, the leftmost of equals, until none is left.
 //!
 //! A priority queue of pairs and a linked list of symbols cover a window of the text. So a text without a
 //! place to split needs no more memory than any other, and time linear in its length.
 //!
-//! Windows overlap. A sequence of symbols is the encoding of a text exactly if every two adjacent symbols are
-//! the encoding of their own text: independent of the context, both sides take the same steps in the same
-//! order until a rule joins them. So two windows fit together where the second starts with the symbol that
-//! the first has at that position.
+//! Windows overlap. Whether symbols encode a text can be checked pair by pair: every two adjacent symbols
+//! must be the encoding of their own text. Independent of the context, both sides take the same steps in the
+//! same order until a rule joins them. So two windows fit together where the second starts with the symbol
+//! that the first has at that position.
 //!
 //! Text after a position can change the symbols before it: each rule reaches back by at most its own piece.
 //! The last quarter of a window is not emitted. So the result equals that of the whole text if no chain of

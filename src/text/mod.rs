@@ -1,7 +1,7 @@
 //! Text in and out: vocabularies, tokenizers, detokenisation, stop strings and chat templates.
 //!
-//! The core part needs no dependency: [`Vocab`] has the bytes of each token, [`Detokenizer`] turns a stream
-//! of ids into valid UTF-8, [`StopMatcher`] finds stop strings across tokens. The feature `text` adds the
+//! The core part needs no dependency. [`Vocab`] has the bytes of each token, [`Detokenizer`] turns a stream
+//! of ids into valid UTF-8, and [`StopMatcher`] finds stop strings across tokens. The feature `text` adds the
 //! `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). Sampling is in `crate::sample`.
 //! Metadata come from `crate::checkpoint`, or from the `tokenizer.json` of a model folder (`folder`).
 //!

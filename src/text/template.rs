@@ -1,10 +1,10 @@
 //! Chat templates: from messages to the text that a model was trained to continue.
 //!
-//! A template is a program from a model file and therefore untrusted. It runs in `minijinja`, rewritten so
-//! that its run time and memory are bounded (`program.rs`, `bounds.rs`), on a separate thread with a stack
-//! deep enough for any nesting within those limits. The environment is that of `transformers`
-//! (`environment.rs`): Jinja2's immutable sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, its own
-//! `tojson`, `raise_exception`, `strftime_now` and `generation` tags.
+//! A template is a program from a model file and therefore untrusted. It runs in `minijinja`, rewritten to
+//! bound its run time and memory (`program.rs`, `bounds.rs`). It has its own thread, with a stack deep enough
+//! for any nesting within those limits. The environment is that of `transformers` (`environment.rs`):
+//! Jinja2's immutable sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, its own `tojson`,
+//! `raise_exception`, `strftime_now` and `generation` tags.
 //!
 //! Messages are untrusted, too: every string has an origin (`origin.rs`), and only text of the template can
 //! become a control token.
@@ -19,14 +19,14 @@
 //! - Generators are lists if they are printed or passed to `tojson`: Python prints an address or fails.
 //!   Methods and objects print without an address.
 //! - Different types have an order in `sort`, between two constants, and in all but the last of the
-//!   comparisons `a < b < c`; `1` and `true` are two keys of a dictionary; an empty namespace is false. This
+//!   comparisons `a < b < c`. `1` and `true` are two keys of a dictionary; an empty namespace is false. This
 //!   follows from the engine's values; a template that depends on it fails in Jinja2 or has no meaning.
 //! - The default of a macro's parameter cannot refer to the preceding parameters (the engine fills them from
 //!   the last to the first).
 //! - `safe` creates Python's `Markup` for `+` only; its other operators take it as a plain string.
 //! - `strftime_now` is in UTC and in English, so that a prompt does not depend on the machine.
-//! - A loop over a tuple needs parentheses (`for x in (1, 2)`); half of a surrogate pair from an escape
-//!   (`'\ud83d'`) is an error, because UTF-8 cannot represent it.
+//! - A loop over a tuple needs parentheses (`for x in (1, 2)`).
+//! - Half of a surrogate pair from an escape (`'\ud83d'`) is an error, because UTF-8 cannot represent it.
 //! - Extensions of the engine remain (`do`, and `with` around a block).
 
 mod arguments;

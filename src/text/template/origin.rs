@@ -1,7 +1,7 @@
 //! Origin of the parts of a text: the template, or users.
 //!
 //! Control tokens are recognised only in the template's text, so every string of a rendering carries its
-//! origin. In the engine, a string of the template is "safe" and a string of a user is not: that flag exists
+//! origin. In the engine, a string of the template is "safe" and a string of a user is not. That flag exists
 //! for HTML escaping and survives variables, lists and calls. A string with both origins is safe, and a pair
 //! of characters that occur nowhere else ([`Marks`]) surrounds each part of a user.
 

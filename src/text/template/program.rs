@@ -1,7 +1,7 @@
 //! Compilation of a template's source to a program within resource limits.
 //!
-//! The bytecode of `minijinja` is copied with changes: operators become calls of the functions in
-//! `operators.rs`, results of other instructions are measured by `bounds.rs`, and the template's strings are
+//! The bytecode of `minijinja` is copied with changes. Operators become calls of the functions in
+//! `operators.rs`, and results of other instructions are measured by `bounds.rs`. The template's strings are
 //! marked as its own. This ties the crate to known versions of `minijinja`.
 
 use super::super::error::TextError;
