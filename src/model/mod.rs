@@ -150,13 +150,13 @@ pub enum ModelError {
         /// Free memory in bytes.
         bytes_free: u64,
     },
-    /// Share of free memory outside of the range above 0 and at most 1.
+    /// KV budget as a share of free memory, outside the range above 0 and at most 1.
     #[error("a KV budget as a share of free memory: expected above 0 and at most 1, found {found}")]
     KvShare {
         /// Given share.
         found: f32,
     },
-    /// Share of free memory on a system that does not report free memory.
+    /// KV budget as a share of free memory, on a system that does not report free memory.
     #[error("a KV budget as a share of free memory: the system does not say how much is free; give bytes")]
     NoFreeMemory,
     /// Logits buffer of the wrong length.
