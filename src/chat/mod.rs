@@ -1,5 +1,5 @@
-//! What an assistant's answer is made of: text, reasoning, calls of tools. How models write them is in `format`, as data;
-//! `answer` reads it.
+//! Structured assistant output: text, reasoning and tool calls. `format` describes as data how models write
+//! them; `answer` parses it.
 
 mod answer;
 mod format;
@@ -13,29 +13,29 @@ pub(crate) use format::Thoughts;
 pub(crate) use format::Wanted;
 pub use tool::{Tool, ToolChoice, ToolError, Tools};
 
-/// A piece of an assistant's answer. Pieces come in the order of the answer; those of one kind are joined by putting
-/// their texts behind each other.
+/// A piece of an assistant's answer. Pieces come in the order of the answer; consecutive pieces of one kind
+/// are joined by concatenation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatPart {
-    /// What the user reads.
+    /// Visible text of the answer.
     Text(String),
-    /// What the model thinks before it answers.
+    /// Reasoning that precedes the answer.
     Reasoning(String),
-    /// A call of a tool begins. Its arguments follow.
+    /// Start of a tool call. Its arguments follow as [`ChatPart::CallArguments`].
     CallStart {
-        /// The call's number in the answer, from 0.
+        /// Index of the call in the answer, from 0.
         index: usize,
-        /// The call's name in the conversation: a tool's result refers to it.
+        /// Id of the call in the conversation; the message with the tool's result refers to it.
         id: String,
-        /// The tool's name.
+        /// Name of the tool.
         name: String,
     },
-    /// The next characters of a call's arguments, a JSON object as text.
+    /// Next characters of a call's arguments, which form a JSON object.
     CallArguments {
-        /// The call's number in the answer.
+        /// Index of the call in the answer.
         index: usize,
-        /// The characters.
+        /// Characters to append.
         text: String,
     },
 }

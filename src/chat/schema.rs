@@ -1,38 +1,39 @@
-//! What the schema of a tool's arguments says of the types of one.
+//! Type inference on the JSON schema of a tool's parameters.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-/// Most schemas that stand within each other before a value's type.
+/// Maximum nesting of `$ref`, `anyOf`, `oneOf` and `allOf` on the way to a value's type.
 const DEPTH_MAX: usize = 8;
-/// Most schemas, values and bytes of references that are looked at for a value's types: each schema may refer to the
-/// same others.
+/// Work limit of one inference, in schemas, listed values and bytes of references. References may fan out
+/// exponentially: several schemas can refer to the same others.
 const LOOKS_MAX: usize = 4096;
 
-/// What a parameter may be.
+/// Whether a parameter takes strings only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A text, whatever it looks like.
+    /// Strings only: the text is never parsed as another type.
     Text,
-    /// Also something else.
+    /// Other types, or an unconstrained schema.
     Any,
 }
 
-/// The kind of a parameter.
+/// The kind of parameter `key`.
 pub(crate) fn kind(parameters: &Json, key: &str) -> Kind {
     let types = types(parameters, &parameters["properties"][key]);
     if !types.is_empty() && types.iter().all(|name| *name == "string") { Kind::Text } else { Kind::Any }
 }
 
-/// The types that a schema within another allows; none where it does not say, or takes too many looks to say it.
+/// The JSON types that `schema` allows, with `$ref`s resolved in `root`. Empty if unconstrained or if a
+/// limit is reached.
 pub(crate) fn types<'s>(root: &'s Json, schema: &'s Json) -> BTreeSet<&'s str> {
     Reader { root, left: LOOKS_MAX }.types(schema, DEPTH_MAX)
 }
 
 struct Reader<'s> {
     root: &'s Json,
-    /// So many looks are left.
+    /// Remaining work, of [`LOOKS_MAX`].
     left: usize,
 }
 
@@ -64,7 +65,7 @@ impl<'s> Reader<'s> {
         if found.is_empty() { self.of_variants(schema, depth) } else { found }
     }
 
-    /// The types of all variants; none where one of them does not say.
+    /// Union of the types of all variants; empty if one variant is unconstrained.
     fn of_variants(&mut self, schema: &'s Json, depth: usize) -> BTreeSet<&'s str> {
         let variants =
             ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|name| schema.get(name)?.as_array());
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(types(&root, &json!({"anyOf": [{"type": "null"}, {}]})), BTreeSet::new());
     }
 
-    /// Without a bound, the widest takes 200 by the power of 4 looks.
+    /// Without the work limit, the widest schema needs 200^4 lookups.
     #[test]
     fn references_to_references_end_soon() {
         let variants = |name: &str| vec![json!({"$ref": format!("#/$defs/{name}")}); 200];

@@ -1,19 +1,19 @@
-//! The tools that a model may call.
+//! Tool definitions and the tool choice of a request.
 
 use serde_json::{Value, json};
 
-/// Most tools of a request.
+/// Maximum number of tools in a request.
 const TOOLS_MAX: usize = 512;
-/// Most bytes of a tool's name: as many as the Model Context Protocol has.
+/// Maximum length of a tool's name in bytes, as in the Model Context Protocol.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Why a description of tools is refused.
+/// Invalid tool definition or tool choice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct ToolError {
-    /// Which value is wrong: `tools[1].function.name`.
+    /// Path of the invalid field: `tools[1].function.name`.
     pub field: String,
-    /// What was expected and what was found.
+    /// Expected and found value.
     pub message: String,
 }
 
@@ -27,26 +27,27 @@ impl ToolError {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Tool {
-    /// Its name: letters, digits, `_`, `-` and `.`.
+    /// Name: 1 to 128 ASCII letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     pub description: Option<String>,
-    /// The JSON schema of its arguments, an object.
+    /// JSON schema of the arguments, which form an object.
     pub parameters: Value,
-    /// Whether the arguments have to follow the schema.
+    /// Whether the arguments must follow the schema. Default: false.
     pub strict: bool,
 }
 
 impl Tool {
-    /// A tool without a description.
+    /// Tool without a description, not strict.
     pub fn new(name: impl Into<String>, parameters: Value) -> Tool {
         Tool { name: name.into(), description: None, parameters, strict: false }
     }
 
-    /// A tool as the chat API has it: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+    /// Parses a tool of the chat API: `{"type": "function", "function": {"name": …, "parameters": …}}`.
     ///
     /// # Errors
-    /// [`ToolError`] with the field, its name behind `field`'s.
+    /// [`ToolError`] with a field below `field`: a type other than `function`, an invalid name, or parameters
+    /// that are not the schema of an object.
     pub fn from_json(field: &str, value: &Value) -> Result<Tool, ToolError> {
         let at = |name: &str| format!("{field}.{name}");
         let kind = &value["type"];
@@ -70,7 +71,7 @@ impl Tool {
         Ok(Tool { name: name.into(), description, parameters, strict: function["strict"] == true })
     }
 
-    /// The tool as the chat API has it, which is what templates take.
+    /// The tool in the chat API's JSON form, which chat templates take.
     pub fn to_json(&self) -> Value {
         let mut function = json!({"name": self.name});
         if let Some(description) = &self.description {
@@ -81,7 +82,7 @@ impl Tool {
     }
 }
 
-/// Whether a schema's `type` has objects among what it allows.
+/// Whether a schema's `type` allows objects.
 fn may_be_object(kind: Option<&Value>) -> bool {
     match kind {
         None | Some(Value::Null) => true,
@@ -90,7 +91,7 @@ fn may_be_object(kind: Option<&Value>) -> bool {
     }
 }
 
-/// Refuses a name that some model could not write.
+/// Rejects names that some tool-call format cannot represent.
 fn check_name(field: &str, name: &str) -> Result<(), ToolError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
@@ -100,55 +101,56 @@ fn check_name(field: &str, name: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Whether tools are called.
+/// Whether and which tools are called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// The model decides.
+    /// The model decides (default).
     #[default]
     Auto,
     /// No tool is called.
     None,
-    /// At least one is.
+    /// At least one tool is called.
     Required,
-    /// This one is, once.
+    /// The named tool is called exactly once.
     Named(String),
 }
 
-/// The tools of a request, and how they may be called.
+/// The tools of a request and the choice among them.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Tools {
-    /// What may be called.
+    /// Available tools.
     pub list: Vec<Tool>,
-    /// Whether it is.
+    /// Tool choice. Default: [`ToolChoice::Auto`].
     pub choice: ToolChoice,
-    /// Whether an answer has at most one call.
+    /// Whether an answer has at most one call (no parallel calls). Default: false.
     pub single: bool,
 }
 
 impl Tools {
-    /// Tools that the model may call as it likes, any number of them.
+    /// Tools with automatic choice and any number of calls.
     pub fn new(list: Vec<Tool>) -> Tools {
         Tools { list, choice: ToolChoice::Auto, single: false }
     }
 
-    /// Sets whether tools are called.
+    /// Sets the tool choice.
     pub fn choice(mut self, choice: ToolChoice) -> Tools {
         self.choice = choice;
         self
     }
 
-    /// Allows at most one call.
+    /// Limits an answer to one call.
     pub fn single(mut self) -> Tools {
         self.single = true;
         self
     }
 
-    /// Checks the names and the choice.
+    /// Validates names and choice.
     ///
     /// # Errors
-    /// [`ToolError`]: too many, a name of other characters, two of one name, a choice that is not among them.
+    /// [`ToolError`]: more than 512 tools, an invalid or duplicate name, a choice that is not in the list,
+    /// or a required call without tools.
     pub fn check(&self) -> Result<(), ToolError> {
         let found = self.list.len();
         if found > TOOLS_MAX {

@@ -1,27 +1,27 @@
-//! How large and how deep a grammar may be: the parser below calls itself for what is nested, and a stack that runs
-//! out ends the process.
+//! Limits on the size and nesting of grammars. llguidance is recursive, and a stack overflow ends the
+//! process.
 
 use std::ops::Range;
 
 use serde_json::Value;
 
-/// Most bytes of schemas and of texts to choose from.
+/// Maximum size in bytes of schemas and of the texts of a choice.
 const BYTES_MAX: usize = 1 << 19;
-/// Most bytes of regular expressions, and of a grammar without its schemas: of what may follow what is compiled in a
-/// time that grows with its square.
+/// Maximum size in bytes of regular expressions, and of a grammar without its schemas. Compile time can grow
+/// with the square of this size.
 const PATTERN_BYTES_MAX: usize = 1 << 14;
 const LARK_BYTES_MAX: usize = 1 << 15;
-/// Most values in each other.
+/// Maximum nesting depth.
 const DEPTH_MAX: usize = 128;
-/// Most rules and terminals of a grammar: one may use the next.
+/// Maximum number of rules and terminals in a grammar. They can refer to each other in a chain.
 const RULES_MAX: usize = 2048;
 
-/// Refuses texts that are too long.
+/// Rejects texts that are too long.
 pub(super) fn texts(bytes: usize) -> Result<(), String> {
     within(bytes, BYTES_MAX)
 }
 
-/// Refuses a regular expression that is too long.
+/// Rejects a regular expression that is too long.
 pub(super) fn pattern(bytes: usize) -> Result<(), String> {
     within(bytes, PATTERN_BYTES_MAX)
 }
@@ -30,7 +30,7 @@ fn within(bytes: usize, most: usize) -> Result<(), String> {
     if bytes <= most { Ok(()) } else { Err(format!("expected at most {most} bytes, found {bytes}")) }
 }
 
-/// Refuses a schema that is too long or too deep, or whose regular expressions are too long.
+/// Rejects a schema that is too long or too deep, or that has too long regular expressions.
 pub(super) fn json(schema: &Value) -> Result<(), String> {
     let (mut open, mut patterns) = (vec![(schema, 1)], 0);
     while let Some((value, depth)) = open.pop() {
@@ -50,7 +50,7 @@ pub(super) fn json(schema: &Value) -> Result<(), String> {
     pattern(patterns)
 }
 
-/// Bytes of the regular expressions that a key may have.
+/// Size in bytes of the regular expressions in a keyword.
 fn pattern_bytes(key: &str, value: &Value) -> usize {
     match (key, value) {
         ("pattern" | "whitespace_pattern", Value::String(pattern)) => pattern.len(),
@@ -59,7 +59,8 @@ fn pattern_bytes(key: &str, value: &Value) -> usize {
     }
 }
 
-/// Refuses a grammar that is too long, too deep, or has too many rules. Returns where its schemas are.
+/// Rejects a grammar that is too long, too deep, or has too many rules. Returns the byte ranges of its
+/// schemas.
 pub(super) fn lark(text: &str) -> Result<Vec<Range<usize>>, String> {
     texts(text.len())?;
     let (mut rest, mut bytes, mut rules, mut depth) = (text, 0, 0, 0_usize);
@@ -88,10 +89,11 @@ pub(super) fn lark(text: &str) -> Result<Vec<Range<usize>>, String> {
     Ok(schemas)
 }
 
-/// What a schema in a grammar begins with.
+/// Prefix of a JSON schema in a Lark grammar.
 pub(super) const SCHEMA: &str = "%json";
 
-/// Bytes of the schema that a grammar begins with; it is checked. What is no JSON is refused where it is parsed.
+/// Length in bytes of the schema at the start of `rest`, 0 for none. Validates it; invalid JSON is left to
+/// the parser.
 fn schema(rest: &str) -> Result<usize, String> {
     let Some(behind) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
     let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
@@ -101,8 +103,8 @@ fn schema(rest: &str) -> Result<usize, String> {
     }
 }
 
-/// Bytes of the text, the regular expression, the control token or the comment that a grammar begins with; of its
-/// first character where it is none of these. The parser below refuses one that does not end.
+/// Length in bytes of the first token of a grammar: a string, regular expression, control token or comment,
+/// else one character. Unterminated tokens are rejected by the parser.
 fn token(rest: &str) -> usize {
     let mut characters = rest.char_indices();
     let end = match characters.next() {

@@ -1,26 +1,26 @@
-//! Compiled grammars that were used last: the same schema comes with many requests.
+//! Cache of compiled grammars, since many requests share a schema. Evicts by least recent use.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::ConstraintError;
 
-/// Most grammars that are kept.
+/// Maximum number of cached grammars.
 const GRAMMARS_MAX: usize = 64;
-/// Most time that all of them took to be compiled: a grammar fills up to 160 MB a second.
+/// Maximum total compile time of the cached grammars. Compilation allocates up to 160 MB per second.
 const TIME_MAX: Duration = Duration::from_secs(3);
 
-/// What became of a grammar. Who comes while it is compiled waits for that.
+/// Result of a compilation. Concurrent requests for the grammar wait for it.
 type Slot<T> = Arc<OnceLock<Result<Arc<T>, ConstraintError>>>;
 
 struct Entry<T> {
     key: blake3::Hash,
     slot: Slot<T>,
-    /// What it took to be compiled; nothing before that, and where it was refused.
+    /// Compile time; zero while compilation runs, and for rejected grammars.
     took: Duration,
 }
 
-/// Grammars by their texts, the one used last in the end.
+/// Compiled grammars by hash of their source, most recently used last.
 pub(super) struct Cache<T> {
     entries: Mutex<Vec<Entry<T>>>,
 }
@@ -32,10 +32,10 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// The grammar of a text, compiled once; refused ones are kept, too.
+    /// Returns the grammar with this key, compiled at most once. Rejections are cached, too.
     ///
     /// # Errors
-    /// The compiler's.
+    /// Errors of the compiler.
     pub(super) fn get(
         &self,
         key: blake3::Hash,
@@ -51,7 +51,7 @@ impl<T> Cache<T> {
         match compiled {
             Ok(_) if !took.is_zero() => self.with(|entries| make_room(entries, &slot, took)),
             Ok(_) | Err(ConstraintError::Invalid { .. }) => {}
-            // Another time there may be a thread.
+            // Transient errors are not cached: a thread may be available later.
             Err(_) => self.with(|entries| entries.retain(|entry| !Arc::ptr_eq(&entry.slot, &slot))),
         }
         compiled.clone()
@@ -76,8 +76,8 @@ impl<T> Cache<T> {
     }
 }
 
-/// Notes what a grammar took, and drops those that were not used for longest while all took too much. The grammar
-/// itself stays.
+/// Records a compile time, then evicts the least recently used grammars while the total exceeds [`TIME_MAX`].
+/// The new grammar itself is kept.
 fn make_room<T>(entries: &mut Vec<Entry<T>>, slot: &Slot<T>, took: Duration) {
     for entry in entries.iter_mut().filter(|entry| Arc::ptr_eq(&entry.slot, slot)) {
         entry.took = took;
@@ -111,7 +111,7 @@ mod tests {
         let refused = || ConstraintError::invalid("grammar", "no");
         assert_eq!((get(0, refused()), get(0, refused())), (1, 1), "a refusal is kept");
         (1..GRAMMARS_MAX).for_each(|number| assert_eq!(get(number, refused()), number + 1));
-        // The first is used again, so the second goes for a new one.
+        // A hit makes the first entry the most recent, so the second is evicted.
         assert_eq!((get(0, refused()), get(GRAMMARS_MAX, refused())), (GRAMMARS_MAX, GRAMMARS_MAX + 1));
         assert_eq!((get(0, refused()), get(1, refused())), (GRAMMARS_MAX + 1, GRAMMARS_MAX + 2));
         let trouble = || ConstraintError::Thread("none".into());

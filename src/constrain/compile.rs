@@ -1,4 +1,4 @@
-//! Compiling a grammar: on a thread of its own, with a stack for what is nested, and within bounds of work.
+//! Grammar compilation on a separate thread with a deep stack and bounded work.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -12,45 +12,46 @@ use super::error::{ConstraintError, TOO_COMPLEX, explain};
 use super::grammar::Source;
 use crate::room;
 
-/// Bytes of a compiler's stack. Only what is used becomes resident.
+/// Stack size of the compiler thread in bytes. Only touched pages become resident.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Bounds of a parser's work. A grammar that goes over one is refused, or fails its own request later.
+/// Work limits of the parser. A grammar that exceeds one is rejected, or fails its own request during
+/// decoding.
 fn limits(source: &Source) -> ParserLimits {
     ParserLimits {
         max_items_in_row: match source {
-            // An object has three for each property that may be left out. What stands between JSON's brackets says
-            // which of them is meant, so that they do not become more with the answer.
+            // An object needs three items for each optional property. JSON's brackets are unambiguous, so the
+            // number of items does not grow with the answer.
             Source::Schema(_) => 4000,
-            // Chat answers have their schema beside the calls that may come instead.
+            // Grammars of chat answers contain the schema next to the alternative tool calls.
             Source::Lark(text) if text.contains(SCHEMA) => 4000,
-            // Of grammars that say the same in many ways, each token takes time by the square of the answer.
+            // With ambiguous grammars, the time per token grows with the square of the answer's length.
             Source::Lark(_) => 1000,
         },
-        // Each request has states of its own, of about 2 kB.
+        // Each request has its own lexer states, about 2 kB each.
         max_lexer_states: 25_000,
-        // Dumps are neither shown nor kept.
+        // Parser dumps are neither shown nor kept.
         verbose_errors: false,
         ..ParserLimits::default()
     }
 }
 
-/// A grammar at its beginning, for requests to go on from.
+/// Compiled grammar in its start state, cloned for each request.
 pub(super) struct Compiled {
     start: Mutex<Matcher>,
 }
 
 impl Compiled {
-    /// A parser of a request's own: what it finds out of the grammar, and how it fails, is no other's.
+    /// Clones the parser, so that lexer state and errors stay with one request.
     pub(super) fn start(&self) -> Option<Matcher> {
         self.start.lock().ok().map(|start| start.deep_clone())
     }
 }
 
-/// Compiles a grammar and looks at its first tokens, so that the first step need not.
+/// Compiles a grammar and computes the first token mask in advance.
 ///
 /// # Errors
-/// Every [`ConstraintError`].
+/// Any [`ConstraintError`].
 pub(super) fn compile(
     factory: &Arc<ParserFactory>,
     field: &'static str,
@@ -74,7 +75,7 @@ fn build(factory: &ParserFactory, field: &'static str, source: Source) -> Result
         .create_parser_from_init_ext(GrammarInit::Serialized(grammar), quiet, capabilities, limits)
         .map_err(|error| explain(field, &format!("{error:#}")))?;
     let mut start = Matcher::new(Ok(parser));
-    // The end of an empty answer is noticed where tokens are taken, though there be none.
+    // Consuming zero tokens lets the parser detect a grammar that accepts only the empty answer.
     let begun = start.consume_tokens(&[]).and_then(|()| start.compute_mask_or_eos());
     match (begun, start.stop_reason()) {
         (Ok(_), _) => Ok(Compiled { start: Mutex::new(start) }),

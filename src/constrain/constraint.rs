@@ -8,23 +8,24 @@ use super::compile::Compiled;
 use crate::sample::{TokenMask, TokenSet};
 use crate::token::TokenId;
 
-/// A grammar that an answer keeps to: the mask of a [`Request`](crate::Request). A clone begins anew. It is of token ids
-/// of the model that it was compiled for: nothing tells another model's engine that they mean other texts there.
+/// A compiled grammar as the token mask of a [`Request`](crate::Request). A clone starts from the beginning.
+/// Valid only for the vocabulary that it was compiled for: an engine with another model does not detect the
+/// mismatch.
 pub struct Constraint {
     grammar: Arc<Compiled>,
-    /// Behind a lock, because the end of an answer is asked for by reference.
+    /// Mutex, because [`TokenMask::is_finished`] takes `&self` and advances the parser.
     place: Mutex<Place>,
 }
 
-/// Where in the grammar an answer is.
+/// Parser state after a part of the answer.
 #[derive(Default)]
 struct Place {
-    /// None at the beginning, and after a failure.
+    /// `None` at the start and after a failure.
     parser: Option<Matcher>,
-    /// The tokens that the parser has taken.
+    /// Tokens that the parser has consumed.
     taken: Vec<TokenId>,
-    /// A run of tokens that had to come, and where in the answer it begins. What is left of it stays the same
-    /// wherever a reader without room cuts it.
+    /// Forced tokens, and their start position in the answer. The remainder stays the same if a caller takes
+    /// only a part of them.
     run: Vec<TokenId>,
     run_start: usize,
 }
@@ -34,7 +35,7 @@ impl Constraint {
         Constraint { grammar, place: Mutex::default() }
     }
 
-    /// The place behind an answer; one without a parser where the grammar does not go there.
+    /// Advances the parser to the end of `answer`. No parser is left if the grammar rejects it.
     fn follow(&self, answer: &[TokenId]) -> MutexGuard<'_, Place> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.follow(answer, &self.grammar);
@@ -60,7 +61,7 @@ impl Place {
         }
     }
 
-    /// What is left of the run that the answer is in.
+    /// Offset of the answer's end within the forced run, if it is inside.
     fn rest(&self, answer: &[TokenId]) -> Option<usize> {
         let within = answer.get(self.run_start..)?;
         (within.len() < self.run.len() && self.run.starts_with(within)).then_some(within.len())

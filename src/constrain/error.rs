@@ -1,26 +1,26 @@
-//! Why a grammar is refused, in our own words: the parser below writes dumps of many lines.
+//! Errors of grammars, with short messages in place of the multi-line dumps of llguidance.
 
 use crate::kind::ErrorKind;
 
-/// Most characters of what a message quotes.
+/// Maximum length of a quotation in a message, in characters.
 const QUOTED_MAX: usize = 120;
 
-/// Why an answer cannot be constrained so. Its text is one line of at most 300 characters.
+/// Why a grammar cannot constrain an answer. The message is one line of at most 300 characters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
-    /// The grammar is at fault: it cannot be read, nothing can follow it, or it takes too much work.
+    /// Invalid grammar: a syntax error, no possible answer, or too much work.
     #[error("{field}: {message}")]
     Invalid {
-        /// What was given: `json_schema`, `regex`, `choice` or `grammar`.
+        /// Form of the grammar: `json_schema`, `regex`, `choice` or `grammar`.
         field: &'static str,
-        /// What was expected and what was found.
+        /// Expected and found value.
         message: String,
     },
-    /// The system gave no thread to compile on.
+    /// The system could not start a thread for compilation.
     #[error("no thread to compile a grammar on: {0}")]
     Thread(String),
-    /// A defect: of this crate, or of the parser below.
+    /// A defect in this crate or in llguidance.
     #[error("a grammar could not be compiled: {0}")]
     Internal(&'static str),
 }
@@ -30,7 +30,7 @@ impl ConstraintError {
         ConstraintError::Invalid { field, message: message.into() }
     }
 
-    /// What to do about it.
+    /// Category of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             ConstraintError::Invalid { .. } => ErrorKind::Invalid,
@@ -39,7 +39,7 @@ impl ConstraintError {
         }
     }
 
-    /// Which form of a grammar is at fault.
+    /// Form of the invalid grammar: `json_schema`, `regex`, `choice` or `grammar`. `None` for other errors.
     pub fn field(&self) -> Option<&'static str> {
         if let ConstraintError::Invalid { field, .. } = self { Some(field) } else { None }
     }
@@ -52,7 +52,8 @@ const NO_PATTERN: &str =
     "a pattern is no regular expression that is supported: look-around and back references are not";
 const WRONG_VALUE: &str = "a keyword has a value of the wrong type";
 
-/// What the parser's messages hold, and what they mean. `{}` is what stands behind the words.
+/// Fragments of llguidance's messages and their explanations. `{}` is replaced by the text after the
+/// fragment.
 const MEANINGS: &[(&str, &str)] = &[
     ("panic: ", "the parser cannot take it"),
     ("NoExtensionBias", "no answer satisfies it"),
@@ -65,7 +66,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("too deeply nested", "it is nested too deeply"),
 ];
 
-/// The same of a schema's.
+/// Fragments that occur in errors of JSON schemas. The last row matches everything.
 const OF_A_SCHEMA: &[(&str, &str)] = &[
     ("Unknown format: ", "the format {} is not supported"),
     ("Unimplemented keys: ", "these keywords are not supported: {}"),
@@ -84,7 +85,7 @@ const OF_A_SCHEMA: &[(&str, &str)] = &[
     ("", "it is no JSON schema of the supported kind"),
 ];
 
-/// And of a grammar's.
+/// Fragments that occur in errors of Lark grammars. The last row matches everything.
 const OF_A_GRAMMAR: &[(&str, &str)] = &[
     ("failed to parse \"%json\"", "what follows %json is no JSON"),
     ("unknown special token: ", "the vocabulary has no control token {}"),
@@ -94,7 +95,7 @@ const OF_A_GRAMMAR: &[(&str, &str)] = &[
     ("", "it is no grammar in Lark's syntax"),
 ];
 
-/// An error of what the parser below says of a grammar.
+/// Converts a message of llguidance into an error.
 pub(super) fn explain(field: &'static str, said: &str) -> ConstraintError {
     let (schema, said_of_it) = match said.split_once("failed to compile JSON schema: ") {
         Some((_, rest)) => (true, rest),
@@ -112,7 +113,7 @@ pub(super) fn explain(field: &'static str, said: &str) -> ConstraintError {
     ConstraintError::invalid(field, meaning.unwrap_or_default() + &place(field, said))
 }
 
-/// Where in a grammar's text the parser stood, where it says so.
+/// Line and column of an error in a grammar, if the message has them.
 fn place(field: &str, said: &str) -> String {
     let at = |said: &str| {
         let (line, rest) = said.trim_start_matches("at ").split_once('(')?;
@@ -125,7 +126,7 @@ fn place(field: &str, said: &str) -> String {
     }
 }
 
-/// The first words of what was quoted, on one line.
+/// Start of the quotation, on one line.
 fn quoted(rest: &str) -> String {
     let line = rest.split(['\n', ';']).next().unwrap_or_default();
     line.chars().filter(|c| !c.is_control()).take(QUOTED_MAX).collect()

@@ -1,19 +1,19 @@
-//! [`Grammar`]: what an answer has to follow, as people write it.
+//! [`Grammar`]: the user's description of valid answers.
 
 use serde_json::{Map, Value, json};
 
 use super::error::ConstraintError;
 use super::{bounds, normalise};
 
-/// What JSON may have between its tokens. It is bounded, so that no answer loops in it.
+/// White space between JSON tokens. Bounded, so that an answer cannot loop in it.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
-/// What may stand behind a \ in a string.
+/// Characters allowed after a backslash in a JSON string.
 const ESCAPES: &str = r#"nrbtf\""#;
-/// The key of a schema that switches the parser below, whose values could make it look away.
+/// Schema key with options for llguidance. Rejected in user schemas, because some options disable checks.
 const SWITCHES: &str = "x-guidance";
 
-/// What an answer has to follow. [`Engine::constrain`](crate::Engine::constrain) makes a
-/// [`Constraint`](super::Constraint) of it.
+/// Description of valid answers. [`Engine::constrain`](crate::Engine::constrain) compiles it to a
+/// [`Constraint`](super::Constraint).
 ///
 /// ```
 /// use ottava::constrain::Grammar;
@@ -44,7 +44,7 @@ enum Form {
     Lark(String),
 }
 
-/// A grammar as the parser below takes it.
+/// A grammar in the input format of llguidance.
 #[derive(Debug)]
 pub(super) enum Source {
     Schema(Value),
@@ -52,8 +52,8 @@ pub(super) enum Source {
 }
 
 impl Grammar {
-    /// JSON that satisfies a schema. A keyword that cannot be kept is refused, never overlooked; a `format` that JSON
-    /// Schema does not define is an annotation, and says nothing of the text.
+    /// JSON that satisfies a schema. Unsupported keywords are rejected when the grammar is compiled, never
+    /// ignored. A `format` that JSON Schema does not define is an annotation without effect.
     pub fn json_schema(schema: Value) -> Grammar {
         Grammar { form: Form::Json { schema, whitespace: None } }
     }
@@ -63,25 +63,25 @@ impl Grammar {
         Grammar::json_schema(json!({"type": "object"}))
     }
 
-    /// What the whole answer matches: a regular expression without look-around and back references. `^` at its
-    /// beginning and `$` at its end change nothing.
+    /// Text that matches a regular expression as a whole. Look-around and back references are not supported.
+    /// A leading `^` and a trailing `$` have no effect.
     pub fn regex(pattern: impl Into<String>) -> Grammar {
         Grammar { form: Form::Regex(pattern.into()) }
     }
 
-    /// One of these texts.
+    /// One of the given texts.
     pub fn choice<S: Into<String>>(texts: impl IntoIterator<Item = S>) -> Grammar {
         Grammar { form: Form::Choice(texts.into_iter().map(Into::into).collect()) }
     }
 
-    /// A grammar in Lark's syntax, whose first rule is `start`. A control token is named like `<|im_end|>` or, by its
-    /// id, `<[42]>`; `%json {…}` is a JSON schema as a rule.
+    /// A grammar in Lark's syntax with `start` as its first rule. Control tokens are written by name,
+    /// `<|im_end|>`, or by id, `<[42]>`; `%json {…}` embeds a JSON schema.
     pub fn lark(text: impl Into<String>) -> Grammar {
         Grammar { form: Form::Lark(text.into()) }
     }
 
-    /// What stands between the tokens of JSON, a regular expression. Default: up to 40 spaces, tabs and line
-    /// ends. Only a JSON schema has it.
+    /// Regular expression for the white space between JSON tokens. Default: up to 40 spaces, tabs and line
+    /// ends. No effect on grammars other than JSON schemas.
     pub fn whitespace(mut self, pattern: impl Into<String>) -> Grammar {
         if let Form::Json { whitespace, .. } = &mut self.form {
             *whitespace = Some(pattern.into());
@@ -89,10 +89,10 @@ impl Grammar {
         self
     }
 
-    /// The grammar as a part of a rule of another one.
+    /// The grammar as an element of another grammar's rule.
     ///
     /// # Errors
-    /// As those of compiling it, as far as its text shows them.
+    /// [`ConstraintError::Invalid`] as far as the error is found without compilation.
     pub(crate) fn part(&self) -> Result<String, ConstraintError> {
         Ok(match self.source()? {
             Source::Schema(schema) => format!("%json {schema}"),
@@ -100,7 +100,7 @@ impl Grammar {
         })
     }
 
-    /// What errors call it.
+    /// Name of the grammar's form in errors.
     pub(super) fn field(&self) -> &'static str {
         match &self.form {
             Form::Json { .. } => "json_schema",
@@ -110,10 +110,10 @@ impl Grammar {
         }
     }
 
-    /// What the parser below gets.
+    /// The grammar in the input format of llguidance.
     ///
     /// # Errors
-    /// [`ConstraintError::Invalid`] for what need not be parsed to be refused.
+    /// [`ConstraintError::Invalid`] for errors that are found without the parser.
     pub(super) fn source(&self) -> Result<Source, ConstraintError> {
         let refused = |message: String| ConstraintError::invalid(self.field(), message);
         match &self.form {
@@ -136,7 +136,7 @@ impl Grammar {
 }
 
 impl Source {
-    /// What no other grammar has.
+    /// Hash of the source, the cache key.
     pub(super) fn key(&self) -> blake3::Hash {
         match self {
             Source::Schema(schema) => blake3::hash(format!("json {schema}").as_bytes()),
@@ -145,7 +145,7 @@ impl Source {
     }
 }
 
-/// A schema with our whitespace in it. What switches the parser is ours alone.
+/// Adds our options for llguidance to a schema. Rejects a schema that has its own.
 fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
     let mut object = match schema {
         Value::Object(object) => object.clone(),
@@ -153,7 +153,8 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
         Value::Bool(false) => return Err("no value satisfies the schema false".into()),
         _ => return Err("expected an object or true".into()),
     };
-    // Spelled with \u a name could come twice: the second one need not follow its own schema.
+    // With `\u` allowed, a key could be spelled in two ways and occur twice; the second value would escape
+    // its schema.
     let switches = json!({
         "whitespace_pattern": whitespace.unwrap_or(WHITESPACE),
         "json_allowed_escapes": ESCAPES,
@@ -167,14 +168,14 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
     }
 }
 
-/// Whether a line defines a rule as GBNF and BNF do.
+/// Whether a line defines a rule in GBNF or BNF syntax.
 fn is_bnf(text: &str) -> bool {
     let is_name =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_".contains(c));
     text.lines().filter_map(|line| line.split_once("::=")).any(|(name, _)| is_name(name.trim()))
 }
 
-/// A regular expression as a grammar of one terminal.
+/// Regular expression as a grammar with one terminal.
 fn regex(pattern: &str) -> Result<String, String> {
     bounds::pattern(pattern.len())?;
     let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len();
@@ -192,13 +193,13 @@ fn regex(pattern: &str) -> Result<String, String> {
     Ok(format!("start: TEXT\nTEXT: /{}/", llguidance::regex_to_lark(pattern, "")))
 }
 
-/// Texts as a grammar of one terminal.
+/// Alternative texts as a grammar with one terminal.
 fn choice(texts: &[String]) -> Result<String, String> {
     if texts.is_empty() {
         return Err("expected at least 1 text, found none".into());
     }
     bounds::texts(texts.iter().map(String::len).sum())?;
-    // Lark's texts are JSON's, but for this character.
+    // Lark's string literals are JSON strings, except for DEL.
     let quote = |text: &String| json!(text).to_string().replace('\u{7f}', "\\u007f");
     let quoted: Vec<String> = texts.iter().map(quote).collect();
     Ok(format!("start: TEXT\nTEXT: {}", quoted.join(" | ")))

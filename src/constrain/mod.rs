@@ -1,8 +1,10 @@
-//! Answers that follow a JSON schema, a regular expression, a choice or a grammar. Feature `constraints`.
+//! Constrained decoding: answers that follow a JSON schema, a regular expression, a choice or a grammar.
+//! Feature `constraints`.
 //!
-//! A [`Grammar`] is what people write. [`Constraints`] compiles it for one vocabulary and keeps what was used last. The
-//! [`Constraint`] that comes of it is a [`TokenMask`](crate::sample::TokenMask): it allows the tokens that the grammar
-//! goes on with, forces those that have no choice, and ends an answer that is complete. `llguidance` does the parsing.
+//! A [`Grammar`] is the user's description. [`Constraints`] compiles it for one vocabulary and caches recent
+//! results. The resulting [`Constraint`] is a [`TokenMask`](crate::sample::TokenMask): it allows the tokens
+//! that continue the grammar, forces tokens without alternative, and ends a complete answer. `llguidance`
+//! does the parsing.
 //!
 //! ```no_run
 //! use ottava::{Engine, Request, constrain::Grammar};
@@ -39,17 +41,17 @@ use toktrie::InferenceCapabilities;
 
 use crate::text::Tokenizer;
 
-/// The compiler of grammars for one vocabulary. It may be shared between threads.
+/// Grammar compiler for one vocabulary. Can be shared between threads.
 pub struct Constraints {
     factory: Arc<ParserFactory>,
     cache: cache::Cache<compile::Compiled>,
 }
 
 impl Constraints {
-    /// The compiler for a tokenizer's vocabulary. It takes a moment: every token is looked at.
+    /// Compiler for a tokenizer's vocabulary. Construction visits every token.
     ///
     /// # Errors
-    /// [`ConstraintError::Internal`] if the vocabulary cannot be used.
+    /// [`ConstraintError::Internal`] if no trie can be built from the vocabulary.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Result<Constraints, ConstraintError> {
         let build = || {
             let words = vocabulary::read(tokenizer);
@@ -61,11 +63,11 @@ impl Constraints {
         Ok(Constraints { factory: Arc::new(factory), cache: cache::Cache::default() })
     }
 
-    /// Compiles a grammar, or finds it among those used last. A grammar may take a second, so this belongs on no
-    /// thread that others wait for.
+    /// Compiles a grammar, or returns it from the cache. Compilation can take a second: do not call it on an
+    /// async executor or another latency-critical thread.
     ///
     /// # Errors
-    /// [`ConstraintError`], which says what is wrong with the grammar.
+    /// [`ConstraintError`] with the reason why the grammar is invalid.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, ConstraintError> {
         let (field, source) = (grammar.field(), grammar.source()?);
         let compiled = self.cache.get(source.key(), || compile::compile(&self.factory, field, source))?;

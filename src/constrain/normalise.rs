@@ -1,12 +1,12 @@
-//! A schema as the parser below takes it: without keywords that ask for nothing (formats that say nothing which a text
-//! could break, and values that stand for no such keyword), and with a `oneOf` that it sees through.
+//! Rewrites a JSON schema for llguidance: drops vacuous keywords (unknown `format`s, `uniqueItems: false`, …)
+//! and turns a `oneOf` of constants into an `enum`.
 
 use std::ops::Range;
 
 use serde_json::{Map, Number, Value};
 
-/// The formats that JSON Schema itself defines (draft 2020-12, validation, section 7.3). Any other is an annotation:
-/// `password` and `binary` of OpenAPI, `path` of pydantic.
+/// Formats that JSON Schema defines (draft 2020-12, validation, section 7.3). Any other is an annotation,
+/// such as `password` and `binary` of OpenAPI or `path` of pydantic.
 const DEFINED: [&str; 19] = [
     "date",
     "date-time",
@@ -29,8 +29,8 @@ const DEFINED: [&str; 19] = [
     "uuid",
 ];
 
-/// Keywords whose value is a schema or a list of schemas, and those whose value has schemas by name. What is in no
-/// other keyword is a schema: a constant may look like one.
+/// Keywords with a schema or a list of schemas as their value, and keywords with named schemas. Other
+/// keywords contain no schemas, although a constant may look like one.
 const SCHEMAS: [&str; 15] = [
     "additionalItems",
     "additionalProperties",
@@ -49,18 +49,18 @@ const SCHEMAS: [&str; 15] = [
     "unevaluatedProperties",
 ];
 const BY_NAME: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
-/// Keywords whose value has numbers that an answer is held to.
+/// Keywords with numbers that constrain the answer.
 const NUMBERS: [&str; 7] =
     ["const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 
-/// Whether a keyword's value asks for nothing: what every value satisfies, or what applies to none.
+/// Whether a keyword has no effect: every value satisfies it, or it applies to none.
 fn asks_for_nothing(schema: &Map<String, Value>, keyword: &str, value: &Value) -> bool {
     let is_empty = || value.as_object().is_some_and(Map::is_empty);
     match keyword {
         "format" => value.as_str().is_some_and(|format| !DEFINED.contains(&format)),
         "uniqueItems" | "not" | "$recursiveAnchor" => value == false,
         "unevaluatedProperties" | "unevaluatedItems" => value == true || is_empty(),
-        // Names are strings.
+        // Property names are always strings.
         "propertyNames" => value == true || is_empty() || *value == serde_json::json!({"type": "string"}),
         "dependentRequired" | "dependentSchemas" | "dependencies" => is_empty(),
         "if" => !schema.contains_key("then") && !schema.contains_key("else"),
@@ -70,7 +70,7 @@ fn asks_for_nothing(schema: &Map<String, Value>, keyword: &str, value: &Value) -
     }
 }
 
-/// Takes keywords that ask for nothing out of a grammar's schemas, which stand at these places.
+/// Drops vacuous keywords from the schemas of a Lark grammar, given their byte ranges.
 ///
 /// # Errors
 /// As [`normalise`].
@@ -89,10 +89,10 @@ pub(super) fn normalise_in_lark(text: &str, schemas: &[Range<usize>]) -> Result<
     Ok(kept + text.get(end..).unwrap_or_default())
 }
 
-/// Takes keywords that ask for nothing out of a schema, and out of all that it has in it. Returns whether there were any.
+/// Drops vacuous keywords from a schema and its subschemas. Returns whether the schema changed.
 ///
 /// # Errors
-/// A number that the parser below would round.
+/// A number that llguidance would round.
 pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String> {
     let mut dropped = false;
     let mut open = vec![schema];
@@ -129,8 +129,9 @@ pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String>
     Ok(dropped)
 }
 
-/// Makes an `enum` of a `oneOf` of constants. Beside any other the parser finds a keyword that it does not know: then it
-/// looks behind references to see whether branches overlap. Returns whether there was one.
+/// Turns a `oneOf` of distinct constants into an `enum`. Any other `oneOf` gets the keyword `discriminator`,
+/// unknown to llguidance: with it, references are resolved when branches are checked for overlap. Returns
+/// whether there was a `oneOf`.
 fn open_one_of(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(branches)) = schema.get("oneOf") else { return false };
     let constant = |branch: &Value| {
@@ -150,7 +151,7 @@ fn open_one_of(schema: &mut Map<String, Value>) -> bool {
     true
 }
 
-/// The first whole number within a value that no f64 holds.
+/// First integer within a value that f64 cannot represent.
 fn rounded(value: &Value) -> Option<&Number> {
     match value {
         Value::Number(number) => {
@@ -170,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a schema.
+    /// Normalised copy of a schema.
     fn made(schema: &Value) -> Value {
         let mut schema = schema.as_object().cloned().unwrap();
         normalise(&mut schema).unwrap();

@@ -1,4 +1,4 @@
-//! A vocabulary as the parser below takes it: a trie of what the tokens spell.
+//! Token trie of a tokenizer's vocabulary, in the form that llguidance takes.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use toktrie::{INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 use crate::text::{AddBos, Special, TokenKind, Tokenizer, Vocab};
 use crate::token::TokenId;
 
-/// Most bytes of a token that a trie holds; longer ones are never allowed.
+/// Maximum token length in bytes that the trie holds; longer tokens are never allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
-/// What every tokenizer whose tokens may be forced brings back as it was.
+/// Round-trip probes. Tokens are forced only for tokenizers that reproduce all of them exactly.
 const PROBES: [&str; 3] = ["{\"a\": [1, true]}", "a", "\n<b>"];
 
-/// The trie, and what makes tokens of bytes that have to come.
+/// The token trie, and the tokenizer for forced bytes.
 struct Words {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
-    /// Whether a text behind an answer becomes the tokens that the model would write it with.
+    /// Whether forced bytes are tokenised as the model would write them (canonical tokenisation).
     exact: bool,
 }
 
-/// The vocabulary of a tokenizer. Control tokens have names there and spell nothing; those that end a turn are the
-/// ends of answers.
+/// Builds the trie of a tokenizer. Control tokens appear by name and match no text; end-of-turn tokens are
+/// the EOS tokens.
 pub(super) fn read(tokenizer: Arc<Tokenizer>) -> TokEnv {
     let vocab = tokenizer.vocab();
     let words: Vec<Vec<u8>> = vocab.ids().map(|id| word(vocab, id)).collect();
@@ -36,7 +36,7 @@ pub(super) fn read(tokenizer: Arc<Tokenizer>) -> TokEnv {
     Arc::new(Words { trie, tokenizer, exact })
 }
 
-/// What a token is in the trie; nothing where it must not come.
+/// The trie's entry for a token; empty for a token that is never allowed.
 fn word(vocab: &Vocab, id: TokenId) -> Vec<u8> {
     let spelled = vocab.bytes(id).unwrap_or_default();
     match vocab.kind(id) {
@@ -45,7 +45,7 @@ fn word(vocab: &Vocab, id: TokenId) -> Vec<u8> {
             [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
         }
         Some(TokenKind::Unused) | None => Vec::new(),
-        // This byte marks names; no UTF-8 has it.
+        // This byte marks names of control tokens; it never occurs in UTF-8.
         _ if spelled.contains(&TokTrie::SPECIAL_TOKEN_MARKER) || spelled.len() > TOKEN_BYTES_MAX => {
             Vec::new()
         }
@@ -53,7 +53,7 @@ fn word(vocab: &Vocab, id: TokenId) -> Vec<u8> {
     }
 }
 
-/// The tokens of a text, if they spell it: a tokenizer may put a space before it or leave bytes out.
+/// Tokenises text; `None` if the tokens decode to different bytes, e.g. with a leading space.
 fn encode(tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
     let ids = tokenizer.encode(text, Special::Text, AddBos::No).ok()?;
     let spelled: Vec<u8> =

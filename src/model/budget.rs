@@ -1,4 +1,4 @@
-//! What a budget for keys and values buys on a device.
+//! Size of the KV pool for a memory budget on a device.
 
 use crate::graph::{KvShape, Plan};
 use crate::ir::{KvLayout, PAGE_TOKENS};
@@ -7,7 +7,7 @@ use crate::session::KvMemory;
 use super::{KvBudget, LoadOptions, ModelConfig, ModelError};
 
 impl KvBudget {
-    /// Bytes of it, where `context_bytes` hold one context and the device has so many free.
+    /// The budget in bytes, given the bytes of one maximum context and the free bytes of the device.
     fn bytes(self, context_bytes: usize, free: Option<u64>) -> Result<u64, ModelError> {
         match self {
             KvBudget::Bytes(bytes) => Ok(bytes),
@@ -20,23 +20,23 @@ impl KvBudget {
     }
 }
 
-/// The pool that a model wants.
+/// Requested KV pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     budget: KvBudget,
-    /// Of the first shape of layers.
+    /// Layout of the first group of layers with equal heads.
     layout: KvLayout,
-    /// Of all layers.
+    /// Bytes of one page over all layers.
     page_bytes: usize,
     context_max: usize,
     sequences_max: usize,
 }
 
 impl Pool {
-    /// Of a plan, whose layers may differ in their heads; none for one that keeps no keys and values.
+    /// Pool for a plan, in which layers may differ in their heads; `None` for plans without attention.
     ///
     /// # Errors
-    /// [`ModelError::Context`] for one that positions cannot count.
+    /// [`ModelError::Context`] for a context of 0 tokens or beyond the range of positions.
     pub(super) fn of_plan(plan: &Plan, options: &LoadOptions) -> Result<Option<Pool>, ModelError> {
         check_context(options.context_max, u32::MAX as usize)?;
         let layout = |shape: &KvShape| KvLayout {
@@ -54,7 +54,7 @@ impl Pool {
     }
 
     /// # Errors
-    /// [`ModelError::Context`] for one that the model was not made for.
+    /// [`ModelError::Context`] for a context of 0 tokens or beyond the trained one.
     pub(super) fn new(config: &ModelConfig, options: &LoadOptions) -> Result<Pool, ModelError> {
         let LoadOptions { context_max, kv: budget, kv_dtype, .. } = *options;
         check_context(context_max, config.context_length)?;
@@ -71,12 +71,12 @@ impl Pool {
         self.budget
     }
 
-    /// Pages of one sequence of the longest context.
+    /// Minimum number of pages: one sequence with the maximum context.
     fn least(&self) -> usize {
         self.context_max.div_ceil(PAGE_TOKENS)
     }
 
-    /// Bytes of them.
+    /// Bytes of the minimum number of pages.
     pub(super) fn least_bytes(&self) -> usize {
         self.page_bytes.saturating_mul(self.least())
     }
@@ -89,11 +89,11 @@ impl Pool {
         Ok(self.memory(free)?.pages.saturating_mul(self.page_bytes))
     }
 
-    /// Its memory, with so many bytes free: room for one sequence of the longest context at least.
+    /// Pages for the budget, given the free bytes of the device. At least one maximum context.
     ///
     /// # Errors
-    /// [`ModelError::KvBudget`] if it is too small, [`ModelError::KvMemory`] if the device has less,
-    /// [`ModelError::KvShare`] and [`ModelError::NoFreeMemory`] for a share.
+    /// [`ModelError::KvBudget`] if the budget is too small, [`ModelError::KvMemory`] if the device has less
+    /// memory, [`ModelError::KvShare`] and [`ModelError::NoFreeMemory`] for a share.
     pub(super) fn memory(&self, free: Option<u64>) -> Result<KvMemory, ModelError> {
         let Pool { budget, layout, page_bytes, context_max, sequences_max } = *self;
         let (least, bytes_needed) = (self.least(), self.least_bytes());
@@ -103,7 +103,7 @@ impl Pool {
             KvBudget::FreeShare(_) => least.saturating_mul(sequences_max),
             _ => usize::MAX,
         };
-        // Page ids are 32 bits wide.
+        // Page ids have 32 bits.
         let pages = (bytes / page_bytes.max(1)).min(most).min(u32::MAX as usize);
         if pages < least {
             return Err(ModelError::KvBudget { bytes, bytes_needed, context_max });
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::ir::KvDtype;
 
-    /// Pages of 1 KiB, contexts of four of them.
+    /// Pages of 1 KiB, contexts of four pages.
     fn pool(budget: KvBudget) -> Pool {
         let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 16, dtype: KvDtype::F16 };
         assert_eq!(layout.page_bytes(), 1024);

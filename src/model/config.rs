@@ -1,4 +1,4 @@
-//! [`ModelConfig`]: the hyperparameters of a model, and what layers do by their number.
+//! [`ModelConfig`]: a model's hyperparameters, with the layer types by layer number.
 
 use std::collections::BTreeSet;
 
@@ -9,91 +9,91 @@ use crate::ir::{Heads, KvDtype, KvLayout};
 use super::family::Family;
 use super::recipe::RotatedLayers;
 
-/// A model's hyperparameters, checked.
+/// Validated hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// The row of the table of families.
+    /// Row in the table of families.
     pub family: &'static Family,
-    /// Rows of the embedding table.
+    /// Vocabulary size: the number of rows in the embedding table.
     pub vocab_size: usize,
-    /// The trained context, in tokens.
+    /// Trained context, in tokens.
     pub context_length: usize,
-    /// Elements of the residual stream.
+    /// Embedding length (hidden size): elements of the residual stream.
     pub embedding_length: usize,
-    /// Elements between the MLP's matrices, or those of each expert.
+    /// MLP width (intermediate size), for mixtures of experts per expert.
     pub feed_forward_length: usize,
-    /// The experts of each layer, in mixtures.
+    /// Experts of each layer; `None` for dense models.
     pub experts: Option<Experts>,
-    /// Layers.
+    /// Number of layers.
     pub block_count: usize,
-    /// The attention's heads.
+    /// Attention heads.
     pub heads: Heads,
-    /// Added to the mean square, or the variance, by every norm.
+    /// Epsilon of all norms, added to the mean square or the variance.
     pub norm_epsilon: f32,
-    /// How layers rotate.
+    /// Rotary embedding.
     pub rope: Rotations,
-    /// How they do in contexts of at most so many tokens, where that differs (LongRoPE).
+    /// Rotary embedding for contexts of at most the given tokens, if it differs (LongRoPE).
     pub short_rope: Option<(usize, Rotations)>,
-    /// Layers with a window.
+    /// Sliding-window layers; `None` if all layers are global.
     pub local: Option<LocalAttention>,
-    /// Multiplies the attention's products.
+    /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Multiplies the embeddings.
+    /// Factor of the embeddings.
     pub embedding_scale: f32,
-    /// Multiplies what attention and MLP add.
+    /// Factor of the attention and MLP outputs before they are added to the residual stream.
     pub residual_scale: f32,
-    /// Multiplies the logits.
+    /// Factor of the logits.
     pub logit_scale: f32,
-    /// Soft cap of the attention's scaled products.
+    /// Soft cap of the scaled attention scores.
     pub attention_soft_cap: Option<f32>,
     /// Soft cap of the logits.
     pub logit_soft_cap: Option<f32>,
-    /// Whether the embedding table is the head, too.
+    /// Whether the head shares the embedding table.
     pub tied_embeddings: bool,
-    /// What the file calls its weights, and what it stores otherwise than the graph reads it.
+    /// Tensor names and storage conventions of the file.
     pub dialect: Dialect,
-    /// Names of the biases that the file has.
+    /// Names of the biases in the file.
     pub biases: BTreeSet<String>,
-    /// Names of the matrices of the file that hold the rows of several, as q, k and v.
+    /// Names of fused matrices in the file, which hold the rows of several, such as q, k and v.
     pub fused: BTreeSet<String>,
 }
 
-/// The experts of a layer.
+/// Mixture of experts in a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// How many a row goes to.
+    /// Number of experts per token.
     pub used: usize,
 }
 
-/// The rotations of a model.
+/// Rotary embeddings by layer type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotations {
-    /// Of global layers.
+    /// Global layers.
     pub global: RopeSpec,
-    /// Of layers with a window.
+    /// Sliding-window layers.
     pub local: RopeSpec,
 }
 
 impl ModelConfig {
-    /// The shape of its keys and values, stored so.
+    /// Layout of the KV cache with elements of type `dtype`.
     pub fn kv_layout(&self, dtype: KvDtype) -> KvLayout {
         KvLayout { layers: self.block_count, kv_heads: self.heads.kv, head_dim: self.heads.dim, dtype }
     }
 }
 
-/// What local layers do otherwise.
+/// Sliding-window attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalAttention {
-    /// By layer: whether it is local.
+    /// Whether each layer has a sliding window.
     pub layers: Vec<bool>,
-    /// Positions that a query sees, itself included.
+    /// Window in positions, including the query's own.
     pub window: u32,
 }
 
 impl ModelConfig {
-    /// The rotation of a layer, if it has one.
+    /// Rotary embedding of a layer; `None` for layers without (NoPE).
     pub fn rope(&self, layer: usize) -> Option<&RopeSpec> {
         let local = self.local_layer(layer).is_some();
         let rotated = match self.family.layer.attention.rotated {
@@ -104,17 +104,18 @@ impl ModelConfig {
         rotated.then_some(if local { &self.rope.local } else { &self.rope.global })
     }
 
-    /// The window of a layer; it sees all positions if none.
+    /// Sliding window of a layer in positions; `None` for global layers.
     pub fn layer_window(&self, layer: usize) -> Option<u32> {
         self.local_layer(layer).map(|local| local.window)
     }
 
-    /// Whether the file has a bias of this name.
+    /// Whether the file has a bias with this name.
     pub fn has_bias(&self, name: &str) -> bool {
         self.biases.contains(name)
     }
 
-    /// The same for sequences of at most so many tokens.
+    /// Configuration for sequences of at most `context` tokens: selects the short rotary embedding where it
+    /// applies.
     pub(super) fn within(&self, context: usize) -> ModelConfig {
         let short = self.short_rope.as_ref().filter(|&&(tokens, _)| context <= tokens);
         let rope = short.map_or(&self.rope, |(_, rope)| rope).clone();

@@ -1,7 +1,7 @@
-//! The one decoder builder: a configuration becomes a graph; a family has no code of its own.
+//! Graph builder for decoder models: one builder for all families, driven by the configuration.
 //!
-//! The weights that the graph declares, by the names that the checkpoint has for their roles, are what `hyper`
-//! checks a file against and what `load` brings to the backend.
+//! The graph declares its weights by the checkpoint's tensor names. `hyper` checks a file against them, and
+//! `load` uploads them to the backend.
 
 use crate::checkpoint::{Part, Role};
 use crate::graph::{AttentionSpec, Graph, GraphError, NodeId};
@@ -12,7 +12,7 @@ use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe, NormPlacement, Quer
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
-/// Name of the tokens that were sampled, `[outputs, 1]`.
+/// Name of the sampled tokens, `[outputs, 1]`.
 pub(super) const SAMPLED: &str = "sampled";
 
 /// Builds the graph of a model.
@@ -53,8 +53,8 @@ impl Builder<'_> {
         let beside = config.family.layer.norms == NormPlacement::Parallel;
         let mut h = self.norm_before(x, role(Part::AttentionNorm))?;
         let mut y = self.attention(h, index)?;
-        // Behind the last keys and values, only the rows that are sampled matter: they alone go
-        // through the last MLP and the head.
+        // After the last layer's keys and values, only the output rows matter: they alone pass through the
+        // last MLP and the head.
         if index + 1 == config.block_count {
             (x, y) = (self.graph.outputs(x)?, self.graph.outputs(y)?);
             h = if beside { self.graph.outputs(h)? } else { h };
@@ -131,8 +131,8 @@ impl Builder<'_> {
         graph.combine(parts, routes)
     }
 
-    /// The products of one source: from the matrix `whole` where the file has it, which holds the rows of all,
-    /// else from a matrix for each.
+    /// Several projections of one input: from the fused matrix `whole` if the file has it, otherwise from a
+    /// matrix each.
     fn products<const N: usize>(
         &mut self,
         x: NodeId,
@@ -155,7 +155,7 @@ impl Builder<'_> {
         Ok(products)
     }
 
-    /// `x + y`, or `x + norm(y)` where the family norms behind attention and MLP.
+    /// Residual add: `x + y`, or `x + norm(y)` in families with norms after attention and MLP.
     fn add(&mut self, x: NodeId, y: NodeId, norm: Role) -> Result<NodeId, GraphError> {
         let y = match self.config.family.layer.norms {
             NormPlacement::Sandwich | NormPlacement::Post => self.norm(y, norm)?,
@@ -204,7 +204,7 @@ impl Builder<'_> {
         if factor == 1.0 { Ok(x) } else { self.graph.scale(x, factor) }
     }
 
-    /// The matrix of a role to `rows` features, with the role's bias where the model has one.
+    /// Projection to `rows` features, with the role's bias if the model has one.
     fn linear(&mut self, x: NodeId, role: Role, rows: usize) -> Result<NodeId, GraphError> {
         self.biased(x, role, role, rows)
     }

@@ -1,4 +1,4 @@
-//! The families: a row each. A new Llama-like family is a row here and its tests.
+//! Table of model families, one row per architecture. A new Llama-like family is a row and its tests.
 
 use crate::ir::{Activation, NormKind, RopePairing};
 
@@ -8,24 +8,24 @@ use super::recipe::{
     LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
 };
 
-/// What sets a family apart; everything else is in the file's hyperparameters.
+/// Architecture differences between families. Everything else is a hyperparameter of the file.
 #[derive(Debug, PartialEq)]
 pub struct Family {
-    /// `general.architecture` in GGUF, and the prefix of its keys.
+    /// Value of `general.architecture` in GGUF, and prefix of the keys.
     pub name: &'static str,
-    /// Which elements of a head turn together, as the file orders them.
+    /// Pairs of head elements that rotate together, in the file's order.
     pub pairing: RopePairing,
-    /// What its norms compute, those of q and k apart, which have no mean.
+    /// Type of norms. Norms of q and k are always RMSNorm.
     pub norm: NormKind,
-    /// Added by norms where the file does not say: what the training code has by default.
+    /// Default epsilon of norms, as in the training code.
     pub epsilon: f64,
-    /// What becomes of embeddings.
+    /// Scaling of embeddings.
     pub embed: EmbedRecipe,
-    /// What a layer is made of.
+    /// Structure of a layer.
     pub layer: LayerRecipe,
-    /// Layers that see a window alone.
+    /// Sliding-window layers.
     pub local_layers: Option<LocalLayers>,
-    /// What becomes of logits.
+    /// Processing of logits.
     pub head: HeadRecipe,
 }
 
@@ -54,7 +54,7 @@ const LLAMA: Family = Family {
     head: HeadRecipe { scale: LogitScale::Factor(1.0), soft_cap: None },
 };
 
-/// Every fourth layer is global; the file has the window.
+/// Every fourth layer is global. The window is a hyperparameter of the file.
 const FOURTH_GLOBAL: LocalLayers = LocalLayers { period: 4, window: 0, rope: LocalRope::AsGlobal };
 
 const COMMAND_R: Family = Family {
@@ -213,10 +213,10 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// The family of a `general.architecture`.
+    /// Looks up the family of a `general.architecture`.
     ///
     /// # Errors
-    /// [`ModelError::Architecture`] names it and those supported.
+    /// [`ModelError::Architecture`] with the name and the supported families.
     pub fn named(name: &str) -> Result<&'static Family, ModelError> {
         let supported = || FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ");
         let unknown = || ModelError::Architecture { found: name.into(), supported: supported() };

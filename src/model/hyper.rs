@@ -1,9 +1,8 @@
-//! Hyperparameters: parsed from a file's metadata and checked against its tensors.
+//! Hyperparameters of a model, read from a file's metadata and checked against its tensors.
 //!
-//! Nothing is allocated for a model before [`ModelConfig::from_file`] has accepted its file. It refuses
-//! keys whose effect is not honoured (`known`), reads the others (`keys`, `scaling`) and holds every
-//! number that sizes something against the tensors (`tensors`). Then it builds the graph and checks that
-//! its weights are the file's tensors.
+//! Nothing is allocated for a model before [`ModelConfig::from_file`] has accepted its file. It rejects keys
+//! with an unsupported effect (`known`), reads the others (`keys`, `scaling`) and checks all sizes against
+//! the tensors (`tensors`). Then it builds the graph and checks its weights against the file's tensors.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +15,19 @@ use super::recipe::{EmbedRecipe, LogitScale, MlpRecipe};
 use super::rotation::rotations;
 use super::{ModelError, decoder, key_error, known, missing, tensors};
 
-/// Longest context that a file may claim: positions stay far below `u32::MAX`.
+/// Maximum context that a file may declare, in tokens. Positions stay far below `u32::MAX`.
 const CONTEXT_LIMIT: usize = 1 << 27;
-/// Most experts of a layer: each is a matrix of its own, whatever its size.
+/// Maximum number of experts per layer. Each has its own matrices, regardless of their size.
 const EXPERTS_MAX: usize = 1024;
 
 impl ModelConfig {
-    /// Reads and checks the hyperparameters of a checkpoint.
+    /// Reads and validates the hyperparameters of a checkpoint.
     ///
     /// # Errors
-    /// [`ModelError::File`] names the file, and why: [`ModelError::Architecture`];
-    /// [`ModelError::Key`] for a key that is missing, absurd or not honoured; [`ModelError::Experts`];
-    /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`] and [`ModelError::UnusedTensor`]
-    /// for a tensor that does not fit them.
+    /// [`ModelError::File`] with the file and one of these reasons: [`ModelError::Architecture`];
+    /// [`ModelError::Key`] for a key that is missing, out of range or unsupported; [`ModelError::Experts`];
+    /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`] and [`ModelError::UnusedTensor`] for a
+    /// tensor that does not match.
     pub fn from_file(file: &dyn Checkpoint) -> Result<ModelConfig, ModelError> {
         ModelConfig::read(file).map_err(|error| error.of(file))
     }
@@ -42,7 +41,7 @@ impl ModelConfig {
     }
 }
 
-/// Makes a configuration of keys and tensors.
+/// Builds a configuration from keys and tensors.
 struct Reader<'f> {
     file: &'f dyn Checkpoint,
     keys: Keys<'f>,
@@ -60,7 +59,7 @@ impl Reader<'_> {
         let fused = self.fused(block_count, feed_forward_length);
         let sizes =
             tensors::Sizes { family, block_count, heads, embedding_length, feed_forward_length, experts };
-        // From here on the file is known to hold what these numbers size.
+        // From here on, all sizes are bounded by the file.
         tensors::check_sizes(self.file, sizes, &fused)?;
         let context_length = self.context_length()?;
         let (rope, short_rope) = rotations(keys, heads, context_length)?;
@@ -91,7 +90,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The experts of a layer, and the elements between the matrices of each; or those of the one MLP.
+    /// Experts of a layer and the MLP width: per expert, or of the dense MLP.
     fn experts(&self) -> Result<(Option<Experts>, usize), ModelError> {
         let (keys, key) = (self.keys, "feed_forward_length");
         if !matches!(keys.family.layer.mlp, MlpRecipe::Experts(_)) {
@@ -114,7 +113,7 @@ impl Reader<'_> {
 
     fn context_length(&self) -> Result<usize, ModelError> {
         let length = self.keys.count("context_length", None)?;
-        // Beyond the first context q is scaled by position, which no operation does.
+        // Beyond the original context, q is scaled by position, which no operation supports.
         let length = match self.keys.float("attention.temperature_scale")? {
             None | Some(0.0) => length,
             Some(_) => length.min(self.keys.count_or("rope.scaling.original_context_length", length)?),
@@ -134,7 +133,7 @@ impl Reader<'_> {
         fits.then_some(value as f32).ok_or_else(|| self.keys.refuse(key, "a number from 0 to 1", value))
     }
 
-    /// Converters write 0 for none.
+    /// Soft cap. Converters write 0 for none.
     fn soft_cap(&self, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
         if self.keys.raw(key).is_none() {
             return Ok(default.map(|cap| cap as f32));
@@ -197,8 +196,7 @@ impl Reader<'_> {
         Ok(rows)
     }
 
-    /// As many layers as there are blocks among the tensors, so that an absurd count builds
-    /// nothing.
+    /// Number of layers. It must match the blocks among the tensors, so that an absurd count builds nothing.
     fn block_count(&self) -> Result<usize, ModelError> {
         let count = self.keys.count("block_count", None)?;
         let number = |info: &TensorInfo| self.file.dialect().layer_of(&info.name).map(|(layer, _)| layer);
@@ -214,7 +212,7 @@ impl Reader<'_> {
         Ok(count)
     }
 
-    /// Without a window no layer is local.
+    /// Sliding-window layers; `None` without a window.
     fn local(&self, block_count: usize, context_length: usize) -> Result<Option<LocalAttention>, ModelError> {
         let default = self.keys.family.local_layers.map_or(0, |local| local.window);
         let window = self.keys.whole("attention.sliding_window")?.unwrap_or(default);
@@ -226,7 +224,7 @@ impl Reader<'_> {
         Ok(Some(LocalAttention { layers, window }))
     }
 
-    /// By layer: whether it has a window, if there is one. A number n leaves every n-th layer global, 0 none.
+    /// Whether each layer is a sliding-window layer. A period n leaves every n-th layer global, 0 none.
     fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ModelError> {
         let key = "attention.sliding_window_pattern";
         let expected = format!("a period, or {layers} flags, one a layer");
@@ -255,13 +253,13 @@ impl Reader<'_> {
         Ok(self.keys.positive_or("attention.scale", f64::from(default))? as f32)
     }
 
-    /// Matrices of the file that hold the rows of several.
+    /// Fused matrices of the file, which hold the rows of several.
     fn fused(&self, block_count: usize, feed_forward_length: usize) -> BTreeSet<String> {
         let (file, dialect) = (self.file, self.file.dialect());
         let of_layer = |index: usize| {
             let name = |part| dialect.weight(Role::Layer { index, part });
             let (gate_up, gate) = (name(Part::GateUp), name(Part::Gate));
-            // Files may call it as they call the matrix without the gate's rows.
+            // Some files give the fused matrix the name of the up matrix.
             let both = file.tensor(&gate).is_none()
                 && file.tensor(&gate_up).is_some_and(|info| info.rows() / 2 == feed_forward_length);
             let whole = name(Part::QueryKeyValue);
@@ -271,7 +269,7 @@ impl Reader<'_> {
         (0..block_count).flat_map(of_layer).collect()
     }
 
-    /// The biases of the file; those that the family needs are among them.
+    /// Biases of the file, including those that the family requires.
     fn biases(&self, block_count: usize) -> Result<BTreeSet<String>, ModelError> {
         let names = self.file.tensors().iter().map(|info| &info.name);
         let biases: BTreeSet<String> = names.filter(|name| name.ends_with(".bias")).cloned().collect();
@@ -288,7 +286,7 @@ impl Reader<'_> {
     }
 }
 
-/// All layers but each `period`-th; all for 0.
+/// All layers but every `period`-th; all for a period of 0.
 fn every(period: u64, layers: usize) -> Vec<bool> {
     (1..=layers as u64).map(|layer| period == 0 || !layer.is_multiple_of(period)).collect()
 }

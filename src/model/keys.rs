@@ -1,12 +1,12 @@
-//! Reading hyperparameters: integers and floats of any width, and arrays by layer whose values are equal,
-//! which are one value. What the keys mean is in `hyper`, and which there are in `known`.
+//! [`Keys`]: typed access to the hyperparameters of a file. Numbers may have any width; a per-layer array
+//! with equal elements counts as one value. `hyper` interprets the keys, and `known` lists them.
 
 use crate::checkpoint::{Array, Checkpoint, Value};
 
 use super::family::Family;
 use super::{ModelError, key_error};
 
-/// The keys under the architecture's prefix.
+/// Metadata keys with the architecture's prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'f> {
     pub file: &'f dyn Checkpoint,
@@ -20,27 +20,27 @@ impl<'f> Keys<'f> {
         Ok(Keys { file, family: Family::named(name)? })
     }
 
-    /// The key in full, as the file has it.
+    /// Full key, as spelled in the file.
     pub fn name(self, key: &str) -> String {
         self.file.metadata().name_of(&self.full(key)).to_owned()
     }
 
-    /// The key in full, by the GGUF convention.
+    /// Full key, by the GGUF convention.
     fn full(self, key: &str) -> String {
         format!("{}.{key}", self.family.name)
     }
 
-    /// Why the value of `key` is refused.
+    /// Error for an invalid value of `key`.
     pub fn refuse(self, key: &str, expected: &str, found: impl ToString) -> ModelError {
         key_error(&self.name(key), expected, &found.to_string())
     }
 
-    /// The value as it stands in the file.
+    /// Raw value in the file.
     pub fn raw(self, key: &str) -> Option<&'f Value> {
         self.file.metadata().get(&self.full(key))
     }
 
-    /// The value; of an array by layer the one that all layers have.
+    /// The value; for a per-layer array, the value that all layers share.
     fn one(self, key: &str) -> Result<Option<Value>, ModelError> {
         let Some(value) = self.raw(key) else { return Ok(None) };
         let Value::Array(array) = value else { return Ok(Some(value.clone())) };
@@ -53,7 +53,7 @@ impl<'f> Keys<'f> {
         same.ok_or_else(|| self.refuse(key, "the same value for all layers", "values that differ"))
     }
 
-    /// A whole number of any integer type.
+    /// Non-negative integer of any type.
     pub fn whole(self, key: &str) -> Result<Option<u64>, ModelError> {
         let Some(value) = self.one(key)? else { return Ok(None) };
         let number = whole(&value).map(Some);
@@ -72,7 +72,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// As [`Keys::count`], where 0 stands for the default.
+    /// Like [`Keys::count`], with 0 for the default.
     pub fn count_or(self, key: &str, default: usize) -> Result<usize, ModelError> {
         match self.whole(key)? {
             None | Some(0) => Ok(default),
@@ -94,7 +94,7 @@ impl<'f> Keys<'f> {
         fits.then_some(value).ok_or_else(|| self.refuse(key, "a positive number", value))
     }
 
-    /// As [`Keys::positive`], where 0 stands for the default.
+    /// Like [`Keys::positive`], with 0 for the default.
     pub fn positive_or(self, key: &str, default: f64) -> Result<f64, ModelError> {
         match self.float(key)? {
             None | Some(0.0) => Ok(default),
@@ -112,7 +112,7 @@ impl<'f> Keys<'f> {
     }
 }
 
-/// A value as a message shows it.
+/// Text of a value in messages.
 pub(super) fn shown_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -122,7 +122,7 @@ pub(super) fn shown_value(value: &Value) -> String {
     }
 }
 
-/// A whole number from 0.
+/// Non-negative integer.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     match *value {
         Value::U8(v) => Some(v.into()),
@@ -150,7 +150,7 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// The element that all elements equal; none of an empty array.
+/// The element that all elements equal; `None` for an empty array.
 pub(super) fn equal_element(array: &Array) -> Option<Value> {
     fn of<T: PartialEq + Copy + Into<Value>>(values: &[T]) -> Option<Value> {
         let (&first, rest) = values.split_first()?;

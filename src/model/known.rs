@@ -1,5 +1,5 @@
-//! The keys that files may have under an architecture's prefix: each is honoured, without effect, or
-//! refused by its name where its value would change what is computed.
+//! Rules for metadata keys under an architecture's prefix. Each key is read, ignored, or rejected by name if
+//! its value would change the computation.
 
 use crate::checkpoint::{TensorType, Value};
 use crate::ir::NormKind;
@@ -9,33 +9,33 @@ use super::keys::{Keys, equal_element, number, shown_value, whole};
 use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe};
 use super::{ModelError, key_error};
 
-/// What a key does to a model.
+/// Treatment of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rule {
-    /// `hyper` reads it.
+    /// Read by `hyper`.
     Read,
-    /// Whatever its value, the logits of a text stay as they are.
+    /// Ignored: the logits of text do not depend on the value.
     Note,
-    /// It stands for experts, unless it is 0.
+    /// Indicates experts, unless 0.
     Experts,
-    /// Only a value that turns its feature off is taken: 0, false, an empty text, or an array of these.
+    /// Must be off: 0, false, an empty string, or an array of these.
     Off,
-    /// Only a factor without effect is taken: 1, or 0 for none.
+    /// Must be a neutral factor: 1, or 0 for none.
     Factor,
-    /// Only true is taken.
+    /// Must be true.
     On,
-    /// Only what the family does with the weights of chosen experts is taken: true makes them sum to 1.
+    /// Must match the family's router weights: true if the weights of the selected experts sum to 1.
     Weights,
-    /// Only the value of the other key is taken, or 0 for none.
+    /// Must equal the value of another key, or be 0 for none.
     Same(&'static str),
-    /// Only this text is taken.
+    /// Must be this string.
     Text(&'static str),
 }
 
 use Rule::{Experts, Factor, Note, Off, On, Read, Same, Text, Weights};
 
-/// Every key of the GGUF convention for language models, without the architecture's prefix. A key that is not
-/// here is taken as [`Rule::Off`]: its effect cannot be known.
+/// Every key of the GGUF convention for language models, without the architecture's prefix. Unlisted keys are
+/// treated as [`Rule::Off`], because their effect is unknown.
 const KNOWN: &[(&str, Rule)] = &[
     ("block_count", Read),
     ("context_length", Read),
@@ -55,19 +55,19 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.dimension_count_swa", Read),
     ("rope.freq_base", Read),
     ("rope.freq_base_swa", Read),
-    // Ollama's names for the two above.
+    // Ollama's names of the two keys above.
     ("rope.global.freq_base", Read),
     ("rope.local.freq_base", Read),
-    // Its name before scaling had types.
+    // Older name, from before scaling types.
     ("rope.scale_linear", Read),
     ("rope.scaling.type", Read),
     ("rope.scaling.factor", Read),
     ("rope.scaling.attn_factor", Read),
     ("rope.scaling.original_context_length", Read),
-    // Of Llama 3's scheme; GGUF files have its factors as a tensor.
+    // Llama 3 scaling; GGUF files have its factors as a tensor.
     ("rope.scaling.high_freq_factor", Read),
     ("rope.scaling.low_freq_factor", Read),
-    // Of LongRoPE; GGUF files have these factors as tensors.
+    // LongRoPE; GGUF files have these factors as tensors.
     ("rope.scaling.long_factors", Read),
     ("rope.scaling.short_factors", Read),
     ("rope.scaling.yarn_attn_factor", Read),
@@ -75,23 +75,23 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.scaling.yarn_beta_slow", Read),
     ("rope.scaling.yarn_ext_factor", Read),
     ("rope.scaling.yarn_log_multiplier", Read),
-    // The embedding table has as many rows as there are tokens, whatever padding is counted here.
+    // The vocabulary size is the number of rows in the embedding table. This key may differ by padding.
     ("vocab_size", Note),
-    // What embeddings of a text are made of; and what a classifier calls its results.
+    // Pooling of text embeddings, and label names of classifiers.
     ("pooling_type", Note),
     ("classifier.output_labels", Note),
-    // Of norms with a mean.
+    // LayerNorm only.
     ("attention.layer_norm_epsilon", Note),
-    // Sections turn by different positions in images alone.
+    // M-RoPE sections: their positions differ only for images.
     ("rope.dimension_sections", Note),
     // Whether the model was trained with its scaling.
     ("rope.scaling.finetuned", Note),
-    // Of decoders behind an encoder.
+    // Encoder-decoder models only.
     ("decoder_start_token_id", Note),
     ("expert_count", Experts),
     ("expert_used_count", Experts),
     ("expert_shared_count", Experts),
-    // Without experts these say nothing.
+    // No effect without experts.
     ("expert_chunk_feed_forward_length", Note),
     ("expert_feed_forward_length", Note),
     ("expert_gating_func", Note),
@@ -111,7 +111,7 @@ const KNOWN: &[(&str, Rule)] = &[
     ("attention.key_length_swa", Same("attention.key_length")),
     ("attention.value_length_swa", Same("attention.value_length")),
     ("embedding_length_out", Same("embedding_length")),
-    // The order of rows that pairs of neighbours need.
+    // Row order for interleaved rotary pairs.
     ("tensor_data_layout", Text("Meta AI original pth")),
     ("attention.output_scale", Factor),
     ("embedding_scale", Factor),
@@ -173,7 +173,7 @@ const KNOWN: &[(&str, Rule)] = &[
     ("wkv.head_size", Off),
 ];
 
-/// What keys are to families of experts, before what [`KNOWN`] says.
+/// Rules for mixture-of-experts families. They take precedence over [`KNOWN`].
 const OF_EXPERTS: &[(&str, Rule)] = &[
     ("feed_forward_length", Read),
     ("expert_count", Read),
@@ -197,7 +197,7 @@ const OF_EXPERTS: &[(&str, Rule)] = &[
     ("router_logit_softcapping", Off),
 ];
 
-/// What keys are to families whose norms have a mean.
+/// Rules for families with LayerNorm. They take precedence over [`KNOWN`].
 const OF_LAYER_NORMS: &[(&str, Rule)] =
     &[("attention.layer_norm_epsilon", Read), ("attention.layer_norm_rms_epsilon", Note)];
 
@@ -205,22 +205,22 @@ const COHERE: &[&str] = &["command-r", "cohere2"];
 const GRANITE: &[&str] = &["granite", "granitemoe"];
 const QWEN_VL: &[&str] = &["qwen3vl", "qwen3vlmoe"];
 
-/// What keys are to some families, before all else.
+/// Rules for single families. They take precedence over all others.
 const OF_FAMILIES: &[(&[&str], &str, Rule)] = &[
     (COHERE, "logit_scale", Read),
-    // Rows of q and k have another order where there are any.
+    // With sections, the rows of q and k have another order.
     (&["glm4"], "rope.dimension_sections", Off),
     (GRANITE, "embedding_scale", Read),
     (GRANITE, "logit_scale", Read),
     (GRANITE, "residual_scale", Read),
-    // Models without it rotate nothing.
+    // Granite models without it have no rotary embedding.
     (GRANITE, "rope.scaling.finetuned", On),
     (&["mistral3"], "attention.temperature_scale", Read),
-    // Layers to which rows of a picture are added.
+    // DeepStack: the number of layers that add image features.
     (QWEN_VL, "n_deepstack_layers", Note),
 ];
 
-/// Refuses a file by the name of a key whose effect is not honoured.
+/// Rejects a file by the first key with an unsupported effect.
 pub(super) fn check(keys: Keys<'_>) -> Result<(), ModelError> {
     check_general(keys)?;
     for (key, value) in keys.file.metadata().iter() {
@@ -241,7 +241,7 @@ fn rule_of(family: &Family, name: &str) -> Option<Rule> {
     own.map(|&(_, _, rule)| rule).or_else(norms).or_else(experts).or_else(|| of(KNOWN))
 }
 
-/// What the weights of chosen experts are, in families that have experts.
+/// Router weights of families with experts; `None` for dense families.
 fn chosen(family: &Family) -> Option<ExpertWeights> {
     match family.layer.mlp {
         MlpRecipe::Experts(ExpertsRecipe { weights, .. }) => Some(weights),
@@ -287,7 +287,7 @@ fn is_on(value: &Value) -> bool {
     scalar(value).is_some_and(|v| v == Value::Bool(true) || whole(&v) == Some(1))
 }
 
-/// A value by layer as one.
+/// The value; for a per-layer array, the value that all layers share.
 fn scalar(value: &Value) -> Option<Value> {
     match value {
         Value::Array(array) => equal_element(array),
@@ -295,7 +295,7 @@ fn scalar(value: &Value) -> Option<Value> {
     }
 }
 
-/// Whether a value says that there is nothing.
+/// Whether a value turns its feature off.
 fn is_off(value: &Value) -> bool {
     match scalar(value) {
         Some(Value::Bool(flag)) => !flag,
@@ -305,7 +305,7 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// Sections of keys, of no architecture, that make another model of it.
+/// Prefixes of keys without architecture that indicate another kind of model.
 const FOREIGN: [&str; 3] = ["adapter.", "diffusion.", "xielu."];
 
 fn check_general(keys: Keys<'_>) -> Result<(), ModelError> {
@@ -317,7 +317,7 @@ fn check_general(keys: Keys<'_>) -> Result<(), ModelError> {
     if let Some((key, value)) = metadata.iter().find(|(key, _)| foreign(key)) {
         return Err(key_error(key, "no such key: what it stands for is not supported", &shown_value(value)));
     }
-    // Version 2 is that of all block formats as they are read here; floats have none.
+    // Version 2 is the current one of all block formats. Float tensors have no version.
     let version = metadata.u32("general.quantization_version")?.unwrap_or(2);
     let floats = [TensorType::F32, TensorType::F16, TensorType::Bf16];
     let quantised = keys.file.tensors().iter().any(|info| !floats.contains(&info.dtype));

@@ -1,4 +1,4 @@
-//! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
+//! [`Model`]: a compiled graph with weights and KV pool on a backend.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ use super::{
     Decoder, DecoderMemory, KvBudget, LoadOptions, LoadProgress, ModelConfig, ModelError, SidecarUse, decoder,
 };
 
-/// A model on a backend.
+/// A loaded model on a backend.
 #[derive(Debug)]
 pub struct Model<B: Backend> {
     pub(super) vocab_size: usize,
@@ -29,7 +29,7 @@ pub struct Model<B: Backend> {
     pub(super) context_max: usize,
     pub(super) fingerprint: [u8; 32],
     pub(super) sidecar: SidecarUse,
-    /// Outputs of the last step.
+    /// Number of outputs of the last step.
     pub(super) outputs: usize,
 }
 
@@ -37,9 +37,9 @@ impl<B: Backend> Model<B> {
     /// Compiles the model's graph, loads its weights and allocates its memory.
     ///
     /// # Errors
-    /// [`ModelError::Context`], [`ModelError::KvBudget`] and [`ModelError::KvMemory`], before anything is read where
-    /// that is known; a tensor that cannot be decoded or quantised, by name; [`ModelError::Backend`] if there is no
-    /// memory.
+    /// [`ModelError::Context`], [`ModelError::KvBudget`] and [`ModelError::KvMemory`], if possible before
+    /// anything is read; a tensor that cannot be decoded or quantised, by name; [`ModelError::Backend`] for
+    /// an operation without a kernel or if memory is exhausted.
     pub fn load(
         file: &dyn Checkpoint,
         config: &ModelConfig,
@@ -51,7 +51,7 @@ impl<B: Backend> Model<B> {
         pool.memory(free(&backend))?;
         let config = config.within(options.context_max);
         let plan = compile(&decoder::build(&config)?, &backend, options)?;
-        // What the backend has no kernel for is refused before weights are read.
+        // Operations without a kernel are rejected before weights are read.
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let fingerprint = file.fingerprint()?;
         let source =
@@ -64,10 +64,11 @@ impl<B: Backend> Model<B> {
         Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
 
-    /// About what [`Model::load`] would allocate, computed without reading a weight: backends pad matrices.
+    /// Estimated allocation of [`Model::load`], computed without reading weights. An estimate, because
+    /// backends pad matrices.
     ///
     /// # Errors
-    /// Those of the options, and of a file that lacks what the model needs. Memory that is short is no error.
+    /// Invalid options, or a file that lacks a required tensor. Insufficient memory is not an error.
     pub fn estimate(
         file: &dyn Checkpoint,
         config: &ModelConfig,
@@ -84,17 +85,17 @@ impl<B: Backend> Model<B> {
         reckon(weight_bytes, &plan, pool, free(backend))
     }
 
-    /// The plan, the backend and its memory.
+    /// The session: plan, backend and memory.
     pub fn session(&self) -> &Session<B> {
         &self.session
     }
 
-    /// What became of the file of prepared weights.
+    /// Outcome for the sidecar with prepared weights.
     pub fn sidecar(&self) -> &SidecarUse {
         &self.sidecar
     }
 
-    /// Bytes that the prepared matrices keep resident.
+    /// Resident bytes of the prepared matrices.
     pub fn weight_bytes(&self) -> usize {
         let matrices = &self.session.weights().matrices;
         matrices.iter().map(|matrix| matrix.bytes()).sum()
@@ -102,13 +103,13 @@ impl<B: Backend> Model<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Bytes of weights that one decode step reads: each matrix that a product uses, once.
+    /// Bytes of weights that one decode step reads. Each used matrix counts once.
     pub fn step_weight_bytes(&self) -> usize {
         let mut matrices = BTreeSet::new();
         for op in self.session.plan().ops() {
             match op {
                 Op::Matmul(matmul) => matrices.extend(matmul.products.iter().flat_map(Product::matrices)),
-                // Which ones a row goes to does not matter: all have one shape.
+                // All experts have one shape, so the first `top_k` represent any selection.
                 Op::ExpertMatmul(experts) => {
                     matrices.extend((0..experts.top_k()).filter_map(|expert| experts.experts.get(expert)));
                 }
@@ -121,12 +122,12 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Bytes that the backend's device has free, where it says.
+/// Free bytes of the backend's device, if known.
 pub(super) fn free<B: Backend>(backend: &B) -> Option<u64> {
     backend.memory().map(|memory| memory.free_bytes)
 }
 
-/// What a model with so many bytes of weights takes.
+/// Memory of a model with `weight_bytes` bytes of weights.
 pub(super) fn reckon(
     weight_bytes: usize,
     plan: &Plan,
@@ -137,14 +138,14 @@ pub(super) fn reckon(
     let shares = matches!(pool.budget(), KvBudget::FreeShare(_));
     let left = free.filter(|_| shares).map(|free| free.saturating_sub((weight_bytes + arena_bytes) as u64));
     let kv_bytes = match pool.bytes(left) {
-        // What is free does not hold one context: loading would say so.
+        // Free memory is below one context: loading would return this error.
         Err(ModelError::KvBudget { .. }) if shares => pool.least_bytes(),
         found => found?,
     };
     Ok(DecoderMemory { weight_bytes, arena_bytes, kv_bytes })
 }
 
-/// A session whose pool is sized when the backend has allocated all else.
+/// Creates a session. The pool is sized after the backend has allocated everything else.
 pub(super) fn bound<B: Backend>(
     backend: B,
     plan: Plan,
@@ -167,8 +168,8 @@ pub(super) fn compile<B: Backend>(
     })?)
 }
 
-/// What keys and values depend on: the weights, what they became, how they are stored, and how they are computed where
-/// the weights do not say it: of a file the rotation, which some choose by the context that is asked for.
+/// Fingerprint of everything that keys and values depend on: weights, their formats, KV layout, arithmetic,
+/// and `computed`. For files that is the rotary embedding, which can depend on the requested context.
 pub(super) fn cache_fingerprint<B: Backend>(
     backend: &B,
     weights: [u8; 32],

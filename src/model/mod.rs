@@ -1,11 +1,13 @@
-//! Models: what a file says becomes a decoder that runs steps.
+//! Models: from a checkpoint to a decoder that runs steps.
 //!
-//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a
-//! configuration of a file's hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them
-//! against the tensors, and `rotation`, `scaling` and `rope` turn bases and scaling schemes into frequencies.
-//! `decoder` builds the graph. `load`, by its `options` and with pages for a `budget`, compiles it, and `upload` brings
-//! the weights to a backend, `sidecar` from a file of prepared ones. `own` makes a model of a graph that no file describes.
-//! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
+//! `family` is the table of supported architectures, assembled from the parts in `recipe`. `hyper` reads a
+//! file's hyperparameters into a `config`. For it, `known` lists the metadata keys, `keys` reads them, and
+//! `tensors` checks them against the tensors. `rotation`, `scaling` and `rope` compute rotary frequencies.
+//! `decoder` builds the graph. `load` compiles it according to `options` and sizes the KV pool by the
+//! `budget`. `upload` brings the weights of a `source` to the backend, or `sidecar` reads them prepared.
+//! `own` makes a model from a user-built graph.
+//!
+//! [`Decoder`] is the engine's interface to a model. Sequences and sampling parameters are not here.
 
 #![forbid(unsafe_code)]
 
@@ -51,118 +53,118 @@ pub use recipe::{
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;
 
-/// Why a model could not be made, or could not run a step.
+/// Error of loading a model or of running a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The file that is refused, and why: any of the others.
+    /// Rejected file, with the reason.
     #[error("{}: {reason}", shown_path(file))]
     File {
-        /// The model file.
+        /// Path of the model file.
         file: PathBuf,
-        /// Why it is refused.
+        /// Reason for the rejection.
         #[source]
         reason: Box<ModelError>,
     },
-    /// No such family.
+    /// Unsupported architecture.
     #[error("architecture {:?} is not supported; supported: {supported}", shown(found))]
     Architecture {
-        /// `general.architecture` of the file.
+        /// Value of `general.architecture` in the file.
         found: String,
-        /// The families there are.
+        /// Names of the supported families.
         supported: String,
     },
-    /// A hyperparameter is missing, absurd, or contradicts another or the tensors.
+    /// A hyperparameter is missing, out of range, or contradicts another one or the tensors.
     #[error("{}: expected {expected}, found {}", shown(key), shown(found))]
     Key {
-        /// The metadata key.
+        /// Metadata key.
         key: String,
-        /// What it must be.
+        /// Expected value.
         expected: String,
-        /// What the file says.
+        /// Value in the file.
         found: String,
     },
-    /// The model is a mixture of experts, which its family is not.
+    /// Mixture of experts in a dense family.
     #[error("experts are not supported in this family: {}", shown(shown_by))]
     Experts {
-        /// The key or the tensor that shows it.
+        /// Key or tensor that indicates experts.
         shown_by: String,
     },
-    /// The model needs a tensor that the file lacks.
+    /// A required tensor is missing in the file.
     #[error("tensor {tensor} is missing: expected {expected}")]
     MissingTensor {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        /// Shape according to the hyperparameters, `[rows, columns]`.
         expected: String,
     },
     /// A tensor's shape contradicts the hyperparameters.
     #[error("tensor {}: expected {expected}, found {found}", shown(tensor))]
     TensorShape {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        /// Shape according to the hyperparameters, `[rows, columns]`.
         expected: String,
-        /// Its shape in the file.
+        /// Shape in the file.
         found: String,
     },
-    /// The file has a tensor that the family has no use for: its model is another one.
+    /// The file has a tensor without use in the family, so the architecture must be another one.
     #[error("tensor {} has no place in a {family} model", shown(tensor))]
     UnusedTensor {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// The family.
+        /// Name of the family.
         family: &'static str,
     },
     /// A float matrix could not be quantised.
     #[error("tensor {tensor}: {source}")]
     Quantise {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why not.
+        /// Reason for the failure.
         source: QuantError,
     },
-    /// A context that the model was not made for.
+    /// Requested context of 0 tokens or beyond the trained context.
     #[error("a context of {asked} tokens: expected 1 to {trained}, the trained context")]
     Context {
-        /// Tokens asked for.
+        /// Requested context, in tokens.
         asked: usize,
-        /// Tokens it was trained for.
+        /// Trained context, in tokens.
         trained: usize,
     },
-    /// The KV budget does not hold one sequence of the longest context.
+    /// The KV budget is smaller than one sequence with the maximum context.
     #[error("a KV budget of {bytes} bytes: a context of {context_max} tokens needs {bytes_needed} bytes")]
     KvBudget {
-        /// The budget.
+        /// Budget in bytes.
         bytes: usize,
-        /// The least budget for the context.
+        /// Minimum budget for the context, in bytes.
         bytes_needed: usize,
-        /// The context asked for, in tokens.
+        /// Requested context, in tokens.
         context_max: usize,
     },
-    /// The device has less memory than keys and values are to take.
+    /// The device has less free memory than the KV pool needs.
     #[error("keys and values of {bytes} bytes: the device has {bytes_free} bytes free")]
     KvMemory {
-        /// Bytes of the pool.
+        /// Size of the pool in bytes.
         bytes: u64,
-        /// Bytes that are free.
+        /// Free memory in bytes.
         bytes_free: u64,
     },
-    /// A share that is none.
+    /// KV budget as a share of free memory, outside the range above 0 and at most 1.
     #[error("a KV budget as a share of free memory: expected above 0 and at most 1, found {found}")]
     KvShare {
-        /// What was given.
+        /// Given share.
         found: f32,
     },
-    /// A share of free memory where nobody knows how much that is.
+    /// KV budget as a share of free memory, on a system that does not report free memory.
     #[error("a KV budget as a share of free memory: the system does not say how much is free; give bytes")]
     NoFreeMemory,
-    /// A buffer for logits of another length.
+    /// Logits buffer of the wrong length.
     #[error("a buffer of {found} logits, expected {expected}")]
     Logits {
-        /// The vocabulary's size.
+        /// Vocabulary size.
         expected: usize,
-        /// Elements of the buffer.
+        /// Length of the buffer.
         found: usize,
     },
     /// The file could not be read.
@@ -174,21 +176,21 @@ pub enum ModelError {
     /// The plan could not be bound or run.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The backend refused.
+    /// The backend failed, or does not support an operation.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// An output was read that the last step did not compute.
+    /// Read of an output that the last step did not compute.
     #[error("output {found} of a step with {outputs} outputs")]
     Output {
-        /// The output asked for.
+        /// Requested output.
         found: usize,
-        /// Outputs of the last step.
+        /// Number of outputs of the last step.
         outputs: usize,
     },
 }
 
 impl ModelError {
-    /// What to do about it.
+    /// Category of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             ModelError::File { reason, .. } => reason.kind(),
@@ -208,7 +210,7 @@ impl ModelError {
         }
     }
 
-    /// The setting that is at fault.
+    /// Name of the invalid option: `context_max`, `kv` or a field of the backend.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             ModelError::Context { .. } => Some("context_max"),
@@ -221,7 +223,7 @@ impl ModelError {
         }
     }
 
-    /// The error with its file, unless it is of no file or names it already.
+    /// Adds the file to the error, unless it is unrelated to a file or has one already.
     fn of(self, checkpoint: &dyn Checkpoint) -> ModelError {
         let file = match &self {
             ModelError::File { .. }
@@ -249,59 +251,59 @@ fn missing(tensor: &str, expected: &str) -> ModelError {
     ModelError::MissingTensor { tensor: tensor.into(), expected: expected.into() }
 }
 
-/// Bytes that a decoder allocates when it is loaded, and keeps.
+/// Bytes that a decoder allocates at load and keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DecoderMemory {
-    /// Weights, as the backend keeps them.
+    /// Weights in the backend's format.
     pub weight_bytes: usize,
-    /// The arena of a step's intermediates; the scratch of single operations is not counted.
+    /// Arena for the intermediates of a step, without the scratch memory of single operations.
     pub arena_bytes: usize,
-    /// The KV pool.
+    /// KV pool.
     pub kv_bytes: usize,
 }
 
 impl DecoderMemory {
-    /// All of it.
+    /// Total.
     pub fn bytes(&self) -> usize {
         self.weight_bytes.saturating_add(self.arena_bytes).saturating_add(self.kv_bytes)
     }
 }
 
-/// A loaded model, as the engine drives it: steps in, logits out.
+/// A loaded model as the engine uses it: steps in, logits out.
 pub trait Decoder: Send {
-    /// What a step may hold.
+    /// Maximum tokens and outputs of a step.
     fn limits(&self) -> StepLimits;
 
-    /// Logits of an output row; token ids are below it.
+    /// Vocabulary size: the number of logits per output. Token ids are below it.
     fn vocab_size(&self) -> usize;
 
-    /// Most tokens of a sequence.
+    /// Maximum context of a sequence, in tokens.
     fn context_max(&self) -> usize;
 
-    /// Pages of the KV pool.
+    /// Number of pages in the KV pool.
     fn pages(&self) -> usize;
 
-    /// The shape of the KV pool.
+    /// Layout of the KV pool.
     fn kv_layout(&self) -> KvLayout;
 
-    /// What it keeps of sequences beside pages, if it has recurrent layers.
+    /// Layout of per-sequence state in addition to pages, for models with recurrent layers. Default: none.
     fn states(&self) -> StateLayout {
         StateLayout::default()
     }
 
-    /// What it keeps in memory.
+    /// Allocated memory.
     fn memory(&self) -> DecoderMemory;
 
-    /// Runs one step over all layers: writes the keys and values of its rows to their pages and
-    /// computes the logits of its outputs.
+    /// Runs one step over all layers: writes the keys and values of its rows to their pages and computes the
+    /// logits of its outputs.
     ///
     /// # Errors
-    /// A malformed step changes nothing; after a backend's failure the rows' pages are undefined.
+    /// A malformed step changes nothing. After a backend error the rows' pages are undefined.
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError>;
 
-    /// As [`Decoder::step`], operation by operation, each of which adds its time and work to those of its
-    /// kind; a decoder may have nothing to add.
+    /// Like [`Decoder::step`], but runs operations one at a time and adds their time and work to `times` by
+    /// kind. The default implementation adds nothing.
     ///
     /// # Errors
     /// As [`Decoder::step`].
@@ -310,64 +312,65 @@ pub trait Decoder: Send {
         self.step(step)
     }
 
-    /// Copies out the logits, `[vocab_size]`, of output number `output` of the last step.
+    /// Copies the logits, `[vocab_size]`, of output number `output` of the last step to `out`.
     ///
     /// # Errors
-    /// [`ModelError::Output`] if the last step had no such output, [`ModelError::Logits`] if `out`
-    /// is not as long as the vocabulary.
+    /// [`ModelError::Output`] if the last step had no such output, [`ModelError::Logits`] if the length of
+    /// `out` is not the vocabulary size.
     fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError>;
 
-    /// Whether steps sample such outputs themselves, so that [`Decoder::sampled`] has their tokens.
+    /// Whether steps sample outputs with this sampling themselves, so that [`Decoder::sampled`] returns their
+    /// tokens. Default: false.
     fn samples(&self, sampling: &RowSampling) -> bool {
         let _ = sampling;
         false
     }
 
-    /// Whether a step may come before the tokens of the one before were asked for, and may be fed them
-    /// ([`StepInput::fed`]).
+    /// Whether a step may be submitted before the previous step's tokens are read, and may take them as its
+    /// input ([`StepInput::fed`]). Default: false.
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    /// Steps taken up so far.
+    /// Number of steps accepted so far.
     fn steps(&self) -> u64;
 
-    /// The tokens that the outputs of step number `step` (counted by [`Decoder::steps`]: the last one
-    /// taken up, or with [`Decoder::runs_ahead`] the one before) were given by their
-    /// [`StepInput::sampling`]; none where a logit is NaN or +∞ or all are −∞. Waits for that step.
+    /// Tokens that step number `step` sampled for its outputs according to [`StepInput::sampling`]; `None` if
+    /// a logit is NaN or +∞ or all are −∞. Waits for the step. `step` counts as [`Decoder::steps`]: the last
+    /// step, or with [`Decoder::runs_ahead`] the one before.
     ///
     /// # Errors
     /// [`ModelError::Output`] if `out` is longer than the step's outputs, [`ModelError::Backend`].
     fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError>;
 
-    /// Copies one page onto another, in all layers.
+    /// Copies one page to another, in all layers.
     ///
     /// # Errors
     /// [`ModelError::Backend`] if a page is outside the pool.
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError>;
 
-    /// Appends a page's bytes to `out`, for [`Decoder::import_page`] of the same fingerprint.
+    /// Appends a page's bytes to `out`, for [`Decoder::import_page`] of a decoder with the same fingerprint.
     ///
     /// # Errors
     /// [`ModelError::Backend`] if the page is outside the pool.
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError>;
 
-    /// Fills a page with what [`Decoder::export_page`] gave.
+    /// Fills a page with the bytes of [`Decoder::export_page`].
     ///
     /// # Errors
     /// [`ModelError::Backend`] if the page is outside the pool or the length is wrong.
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError>;
 
-    /// Copies out a slot of state.
+    /// Copies a state slot to `out`.
     ///
     /// # Errors
-    /// [`ModelError::Backend`] if there is no such slot or `out` is not as long.
+    /// [`ModelError::Backend`] if there is no such slot or the length of `out` is wrong.
     fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
         let _ = out;
         Err(no_such_slot(slot))
     }
 
-    /// Fills a slot of state with what [`Decoder::read_state`] gave.
+    /// Fills a state slot with the values of [`Decoder::read_state`].
     ///
     /// # Errors
     /// [`ModelError::Backend`] if there is no such slot or the length is wrong.
@@ -376,7 +379,7 @@ pub trait Decoder: Send {
         Err(no_such_slot(slot))
     }
 
-    /// Identifies the model together with everything that its stored keys and values depend on.
+    /// Fingerprint of the model and everything else that its cached keys and values depend on.
     fn fingerprint(&self) -> [u8; 32];
 }
 

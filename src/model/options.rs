@@ -1,46 +1,48 @@
-//! How a model is loaded.
+//! [`LoadOptions`]: step limits, KV cache, context and weight formats of a loaded model.
 
 use std::path::PathBuf;
 
 use crate::ir::{KvDtype, Precision, StepLimits};
 use crate::quant::QuantFormat;
 
-/// Memory for keys and values of all sequences.
+/// Memory budget of the KV cache, for all sequences together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum KvBudget {
-    /// So many bytes.
+    /// Size in bytes.
     Bytes(u64),
-    /// Room for so many sequences of the longest context.
+    /// Room for this number of sequences with the maximum context.
     Contexts(usize),
-    /// A share, above 0 and at most 1, of what the device has free once weights and intermediates have theirs. It
-    /// buys no more contexts than a step has outputs. Refused where free memory is unknown: on CPUs outside Linux.
+    /// Share, above 0 and at most 1, of the device memory that is free after weights and activations are
+    /// allocated. Limited to one maximum context per output of a step. An error if free memory is unknown: on
+    /// CPUs outside Linux.
     FreeShare(f32),
 }
 
-/// How a model is loaded.
+/// Options for loading a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
-    /// Room for the rows of a step.
+    /// Maximum tokens and outputs of a step. Default: 320 tokens (256 of prompts, 64 of decoding sequences),
+    /// 64 outputs.
     pub limits: StepLimits,
-    /// How keys and values are stored.
+    /// Data type of the KV cache. Default: F16.
     pub kv_dtype: KvDtype,
-    /// Memory for keys and values; as many pages as fit are allocated.
+    /// Memory budget of the KV cache; all pages that fit are allocated. Default: 2 contexts.
     pub kv: KvBudget,
-    /// Most tokens of a sequence, at most the model's trained context.
+    /// Maximum context of a sequence in tokens, at most the model's trained context.
     pub context_max: usize,
-    /// What F32, F16 and BF16 matrices become; kept as they are if none.
+    /// Format to which F32, F16 and BF16 matrices are quantised. Default: `None`, which keeps them.
     pub quantise: Option<QuantFormat>,
-    /// A file of the matrices as the backend prepared them: read instead of preparing them again, written
-    /// or replaced where that cannot be. It is safe to delete at any time. None is kept if none.
+    /// Sidecar file with the matrices as the backend prepared them. Read instead of preparing them again;
+    /// written or replaced if it is missing or unusable. Safe to delete at any time. Default: `None`, no
+    /// sidecar.
     pub sidecar: Option<PathBuf>,
-    /// How activations are asked to be stored; the residual stream is f32 always.
+    /// Requested storage precision of activations; the residual stream is always f32. Default: F32.
     pub activations: Precision,
 }
 
 impl LoadOptions {
-    /// For sequences of at most so many tokens: room for two of them, steps of 256 prompt tokens and 64 outputs, and
-    /// weights as they are.
+    /// Options for a maximum context of `context_max` tokens, with defaults for the rest.
     pub fn new(context_max: usize) -> LoadOptions {
         LoadOptions {
             limits: StepLimits { tokens_max: 256 + 64, outputs_max: 64 },

@@ -1,4 +1,4 @@
-//! A model that no file describes: a graph of one's own, with weights by name.
+//! [`OwnModel`]: a model from a user-built graph and named weights, without a model file.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use super::decoder::{LOGITS, SAMPLED};
 use super::load::{bound, cache_fingerprint, compile, free, reckon};
 use super::{DecoderMemory, LoadOptions, Model, ModelError, SidecarUse};
 
-/// A graph of one's own and its weights. Its output `logits`, `[outputs, vocabulary]`, is computed of the step's
-/// tokens, and it attends at least once; sampling is added at load. Weights stay as they are given: no format and no
-/// file of prepared ones may be asked for.
+/// A user-built graph with its weights. The output `logits`, `[outputs, vocabulary]`, is computed from the
+/// step's tokens with at least one attention. Sampling is added at load. Weights are used as given:
+/// [`LoadOptions::quantise`] and [`LoadOptions::sidecar`] must be `None`.
 #[derive(Clone)]
 pub struct OwnModel {
     name: String,
@@ -25,7 +25,7 @@ pub struct OwnModel {
     ends: Vec<TokenId>,
 }
 
-/// Without the weights.
+/// Omits the weights.
 impl fmt::Debug for OwnModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnModel").field("name", &self.name).finish_non_exhaustive()
@@ -33,35 +33,35 @@ impl fmt::Debug for OwnModel {
 }
 
 impl OwnModel {
-    /// Of this graph, which no token ends.
+    /// Model with this graph and no end-of-answer tokens.
     pub fn new(name: impl Into<String>, graph: Graph, weights: NamedWeights) -> OwnModel {
         OwnModel { name: name.into(), graph, weights, ends: Vec::new() }
     }
 
-    /// These tokens end an answer.
+    /// Sets the tokens that end an answer. Default: none.
     pub fn ends(mut self, ids: impl IntoIterator<Item = TokenId>) -> OwnModel {
         self.ends = ids.into_iter().collect();
         self
     }
 
-    /// What it is called.
+    /// Name of the model.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The tokens that end an answer.
+    /// Tokens that end an answer.
     pub fn end_ids(&self) -> &[TokenId] {
         &self.ends
     }
 
-    /// Elements of all weights.
+    /// Number of elements in all weights.
     pub fn parameters(&self) -> u64 {
         let matrices =
             self.graph.matrices().iter().map(|spec| (spec.rows as u64).saturating_mul(spec.cols as u64));
         matrices.chain(self.graph.vectors().iter().map(|spec| spec.len as u64)).sum()
     }
 
-    /// The plan with sampling, checked for what the engine takes for granted; its pool; and its vocabulary.
+    /// Plan with sampling, KV pool and vocabulary size. Checks the engine's assumptions about the graph.
     fn plan<B: Backend>(
         &self,
         backend: &B,
@@ -98,11 +98,12 @@ impl OwnModel {
 }
 
 impl<B: Backend> Model<B> {
-    /// A model of a graph of one's own.
+    /// Loads a model from a user-built graph.
     ///
     /// # Errors
-    /// [`ModelError::Graph`] for a graph that is no such decoder, [`ModelError::Session`] for weights that do not fit
-    /// its names and shapes, [`ModelError::Backend`] for an operation without a kernel; else as [`Model::load`].
+    /// [`ModelError::Graph`] for a graph that is not such a decoder, [`ModelError::Session`] for weights that
+    /// do not fit its names and shapes, [`ModelError::Backend`] for an operation without a kernel; otherwise
+    /// as [`Model::load`].
     pub fn of_graph(own: &OwnModel, backend: B, options: &LoadOptions) -> Result<Model<B>, ModelError> {
         let (plan, pool, vocab_size) = own.plan(&backend, options)?;
         pool.memory(free(&backend))?;
@@ -115,7 +116,7 @@ impl<B: Backend> Model<B> {
         Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
 
-    /// About what [`Model::of_graph`] would allocate.
+    /// Estimated allocation of [`Model::of_graph`].
     ///
     /// # Errors
     /// [`ModelError::Graph`], [`ModelError::Context`].

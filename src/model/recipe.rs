@@ -1,144 +1,145 @@
-//! Recipes: what the layers of a family, its embeddings and its head are made of. `family` puts them together, and
-//! `decoder` makes a graph of them.
+//! Recipes: the parts of layers, embedding and head that families differ in. `family` combines them, and
+//! `decoder` builds a graph from them.
 
 use crate::ir::Activation;
 
-/// What a layer computes.
+/// Structure of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerRecipe {
-    /// Its attention.
+    /// Attention.
     pub attention: AttentionRecipe,
-    /// Its MLP.
+    /// MLP.
     pub mlp: MlpRecipe,
-    /// Where it norms.
+    /// Placement of norms.
     pub norms: NormPlacement,
 }
 
-/// What an attention does; heads, windows and rotations are in the file's hyperparameters.
+/// Attention variant. Heads, windows and rotations are hyperparameters of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionRecipe {
-    /// Whether q, k and v must have biases. (Those that a file has are used in any family.)
+    /// Whether q, k and v require biases. Biases in the file are used in any family.
     pub qkv_bias: bool,
-    /// How q and k are normalised.
+    /// Normalisation of q and k.
     pub norms: QueryKeyNorms,
-    /// Which layers rotate q and k.
+    /// Layers with rotary embedding.
     pub rotated: RotatedLayers,
-    /// Soft cap of the scaled products, where the file does not say.
+    /// Default soft cap of the scaled attention scores.
     pub soft_cap: Option<f64>,
-    /// The number of layers of the one model of the family that scales by its width a head. No key says so.
+    /// Layer count of the one model in the family that scales attention by `embedding_length / heads` instead
+    /// of the head's dimension. GGUF has no key for it.
     pub wide_scale_at: Option<usize>,
 }
 
-/// What norms of q and k work on.
+/// Normalisation of q and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryKeyNorms {
-    /// There are none.
+    /// No norms.
     None,
-    /// Each head.
+    /// Per head.
     Heads,
-    /// The whole row.
+    /// Over the whole row.
     Rows,
 }
 
-/// Which layers rotate q and k.
+/// Layers with rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotatedLayers {
-    /// All.
+    /// All layers.
     All,
-    /// All but each layer of this period.
+    /// All but every n-th layer.
     AllBut(usize),
-    /// Those with a window; all in models without windows.
+    /// Sliding-window layers; all layers in models without windows.
     Local,
 }
 
-/// What an MLP computes.
+/// MLP variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MlpRecipe {
     /// `down · (activation(gate · x) ∘ (up · x))`
     Gated(Activation),
     /// `down · activation(up · x)`
     Plain(Activation),
-    /// The weighted sum of some of many gated MLPs, which a router chooses for each row.
+    /// Mixture of experts: the weighted sum of the gated MLPs that a router selects for each row.
     Experts(ExpertsRecipe),
 }
 
-/// What a mixture of experts computes; how many there are is in the file's hyperparameters.
+/// Mixture-of-experts variant. The number of experts is a hyperparameter of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsRecipe {
-    /// Of each expert's gate.
+    /// Activation of each expert's gate.
     pub activation: Activation,
-    /// What the weights of the chosen experts are.
+    /// Weights of the selected experts.
     pub weights: ExpertWeights,
 }
 
-/// What experts' outputs are multiplied by.
+/// Router weights, which multiply the experts' outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertWeights {
-    /// The softmax over all experts.
+    /// Softmax over all experts, not renormalised after selection.
     OfAll,
-    /// The softmax over those chosen.
+    /// Softmax over the selected experts.
     OfChosen,
 }
 
-/// Where a layer norms.
+/// Placement of norms in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlacement {
-    /// Before attention and before the MLP.
+    /// Before attention and before the MLP (pre-norm).
     Pre,
-    /// Before and behind them.
+    /// Sandwich norm: before and after attention and MLP.
     Sandwich,
-    /// Behind them, before what they yield is added.
+    /// After attention and MLP, before their outputs are added to the residual stream (post-norm).
     Post,
-    /// Once, before both: attention and MLP are beside each other.
+    /// One norm before attention and MLP, which run in parallel.
     Parallel,
 }
 
-/// What becomes of embeddings; a factor may be in the file's hyperparameters.
+/// Scaling of embeddings. The file may have a further factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedRecipe {
-    /// Nothing.
+    /// No scaling.
     Plain,
-    /// They are multiplied by the square root of their length.
+    /// Factor: the square root of the embedding length.
     ByWidth,
 }
 
-/// What becomes of logits.
+/// Processing of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadRecipe {
-    /// What the file's scale does to them.
+    /// Effect of the file's logit scale.
     pub scale: LogitScale,
-    /// Their soft cap, where the file does not say.
+    /// Default soft cap.
     pub soft_cap: Option<f64>,
 }
 
-/// What the file's scale does to logits.
+/// Effect of the file's logit scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LogitScale {
-    /// It multiplies them; by so much where the file does not say.
+    /// Multiplies the logits; the value is the default factor.
     Factor(f64),
-    /// It divides them.
+    /// Divides the logits.
     Divisor,
 }
 
-/// Layers that see a window: all but each `period`-th.
+/// Sliding-window layers: all but every `period`-th layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalLayers {
-    /// Every so many layers, the last one is global.
+    /// Period of global layers.
     pub period: usize,
-    /// The window where the file does not say; none for 0.
+    /// Default window in positions; 0 for none.
     pub window: u64,
-    /// How they rotate.
+    /// Rotary embedding of sliding-window layers.
     pub rope: LocalRope,
 }
 
-/// How layers with a window rotate.
+/// Rotary embedding of sliding-window layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LocalRope {
-    /// As global ones.
+    /// Same as in global layers.
     AsGlobal,
-    /// Without the scaling of global layers, which is for those that see far.
+    /// Without the context scaling of global layers.
     Unscaled {
-        /// The base, where the file does not say; that of global layers if none.
+        /// Default base; `None` for the base of global layers.
         base: Option<f64>,
     },
 }

@@ -1,4 +1,4 @@
-//! Scaling schemes of rotary embeddings, turned into the frequencies that the graph rotates by.
+//! RoPE scaling schemes (linear, YaRN, Llama 3): computes the frequencies of the graph's rotary embedding.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -6,77 +6,77 @@ use std::sync::Arc;
 use crate::graph::RopeSpec;
 use crate::ir::RopePairing;
 
-/// How the frequencies are changed for contexts beyond the trained one. All parts work together.
+/// Scaling of rotary frequencies for contexts beyond the trained one. All parts combine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeScaling {
-    /// Each is divided by its own factor: Llama 3's `rope_freqs.weight`, `[dims / 2]`.
+    /// Per-frequency divisors: Llama 3's `rope_freqs.weight`, `[dims / 2]`.
     pub factors: Option<Vec<f64>>,
-    /// Then they are interpolated.
+    /// Interpolation, applied after the divisors.
     pub interpolation: Interpolation,
-    /// Multiplies what is rotated.
+    /// Factor of the rotated elements.
     pub magnitude: f64,
 }
 
 impl Default for RopeScaling {
-    /// None.
+    /// No scaling.
     fn default() -> Self {
         RopeScaling { factors: None, interpolation: Interpolation::Linear { factor: 1.0 }, magnitude: 1.0 }
     }
 }
 
-/// How positions beyond the trained context are brought into it.
+/// Interpolation of positions beyond the trained context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Interpolation {
-    /// All frequencies are divided by a factor: position interpolation (Chen et al. 2023).
+    /// Position interpolation (Chen et al. 2023): all frequencies are divided by a factor.
     Linear {
-        /// Extended context by trained context.
+        /// Extended context divided by trained context.
         factor: f64,
     },
-    /// By wavelength (Peng et al. 2023, "YaRN").
+    /// YaRN: interpolation by wavelength (Peng et al. 2023).
     Yarn(Yarn),
-    /// By wavelength, as Llama 3.1 does.
+    /// Llama 3.1's interpolation by wavelength.
     Llama3(Llama3),
 }
 
 /// Parameters of Llama 3.1's scheme, named as in its configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
-    /// What low frequencies are divided by.
+    /// Divisor of low frequencies.
     pub factor: f64,
-    /// Rotations over the trained context below which a frequency is low.
+    /// Number of rotations over the trained context below which a frequency is low.
     pub low_freq_factor: f64,
-    /// Rotations above which it stays.
+    /// Number of rotations above which a frequency is unchanged.
     pub high_freq_factor: f64,
-    /// The trained context.
+    /// Trained context, in tokens.
     pub original_context: f64,
 }
 
 /// Parameters of YaRN, named as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// Extended context by trained context (s).
+    /// Extended context divided by trained context (s).
     pub factor: f64,
-    /// The trained context (L).
+    /// Trained context, in tokens (L).
     pub original_context: f64,
-    /// How much of the ramp is extrapolated; 1 in the paper.
+    /// Share of extrapolation in the ramp; 1 in the paper.
     pub extrapolation: f64,
-    /// Multiplies the logarithm in what the magnitude is divided by; 0 divides by nothing (DeepSeek-V2's
+    /// Multiplier of ln(s) in the divisor of the magnitude; 0 for a divisor of 1 (DeepSeek-V2's
     /// `mscale_all_dim`).
     pub log_multiplier: f64,
-    /// Rotations over the trained context above which a frequency stays (β).
+    /// Number of rotations over the trained context above which a frequency is unchanged (β).
     pub beta_fast: f64,
-    /// Rotations below which a frequency is interpolated fully (α).
+    /// Number of rotations below which a frequency is fully interpolated (α).
     pub beta_slow: f64,
 }
 
-/// The unscaled rotation: `base^(−2i / dims)` radians a position.
+/// Unscaled rotation: `base^(−2i / dims)` radians per position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeBase {
-    /// Elements of a head that turn.
+    /// Rotated elements of a head.
     pub dims: usize,
     /// Base of the frequencies.
     pub base: f64,
-    /// Which elements turn together.
+    /// Pairs of elements that rotate together.
     pub pairing: RopePairing,
 }
 
@@ -101,8 +101,8 @@ impl RopeScaling {
 }
 
 impl Llama3 {
-    /// What a frequency is multiplied by: 1 where it turns often in the trained context, `1 / factor` where it hardly
-    /// turns, and by how often it turns between.
+    /// Factor of a frequency, by its rotations over the trained context: 1 for many, `1 / factor` for few,
+    /// linear between.
     fn share(&self, frequency: f64) -> f64 {
         let rotations = self.original_context * frequency / (2.0 * PI);
         let between = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
@@ -112,11 +112,11 @@ impl Llama3 {
 }
 
 impl Yarn {
-    /// What pair `i`'s frequency is multiplied by: 1 for those that turn often in the trained
-    /// context, `1 / factor` for those that hardly turn, a ramp between.
+    /// Factor of pair `i`'s frequency, by its rotations over the trained context: 1 for many, `1 / factor`
+    /// for few, a ramp between.
     fn share(&self, i: usize, rope: RopeBase) -> f64 {
         let last = rope.dims as f64 - 1.0;
-        // In this order NaN, of a base of 1, becomes 0.
+        // `max` comes first: it turns the NaN of base 1 into 0.
         let low = self.pair_of(self.beta_fast, rope).floor().max(0.0).min(last);
         let high = self.pair_of(self.beta_slow, rope).ceil().max(0.0).min(last);
         let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
@@ -124,13 +124,13 @@ impl Yarn {
         (1.0 - kept) / self.factor + kept
     }
 
-    /// `0.1 ln(s) + 1`, by the same with a multiplier.
+    /// `0.1 ln(s) + 1`, divided by the same with the multiplier.
     fn magnitude(&self) -> f64 {
         let of = |multiplier: f64| 0.1 * multiplier * self.factor.max(1.0).ln() + 1.0;
         of(1.0) / of(self.log_multiplier)
     }
 
-    /// The (fractional) pair that turns `rotations` times over the trained context.
+    /// The (fractional) pair with `rotations` rotations over the trained context.
     fn pair_of(&self, rotations: f64, rope: RopeBase) -> f64 {
         rope.dims as f64 * (self.original_context / (rotations * 2.0 * PI)).ln() / (2.0 * rope.base.ln())
     }

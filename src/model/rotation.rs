@@ -1,4 +1,4 @@
-//! How a model rotates q and k: bases, elements that turn, and the scaling of both kinds of layers.
+//! Rotary embedding of a model: base, rotated elements and scaling, for global and sliding-window layers.
 
 use crate::checkpoint::RotaryRows;
 use crate::ir::{Heads, RopePairing};
@@ -10,10 +10,10 @@ use super::recipe::LocalRope;
 use super::rope::{RopeBase, RopeScaling};
 use super::scaling::{Scaling, rope_scaling};
 
-/// The base where the file does not say.
+/// Default base (theta).
 const BASE_DEFAULT: f64 = 10_000.0;
 
-/// The rotations; and those of contexts of at most so many tokens, where they differ.
+/// Reads the rotations, and those for contexts of at most the given tokens where they differ (LongRoPE).
 pub(super) fn rotations(
     keys: Keys<'_>,
     heads: Heads,
@@ -39,7 +39,7 @@ pub(super) fn rotations(
     Ok((of(&whole), short.map(|(tokens, scaling)| (tokens, of(&scaling)))))
 }
 
-/// The rotation with as many elements as a key says.
+/// Unscaled rotation; the number of rotated elements is read from `key`.
 fn rope_base(
     keys: Keys<'_>,
     heads: Heads,

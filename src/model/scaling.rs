@@ -1,4 +1,4 @@
-//! How a file scales its rotary embedding: keys, and tensors of factors.
+//! RoPE scaling of a file: metadata keys and tensors of factors.
 
 use crate::checkpoint::{Array, Value};
 
@@ -6,12 +6,13 @@ use super::keys::{Keys, shown_value};
 use super::rope::{Interpolation, Llama3, RopeScaling, Yarn};
 use super::{ModelError, key_error, missing};
 
-/// What each frequency is divided by, in files of Llama 3.1 and later.
+/// Per-frequency divisors, in files of Llama 3.1 and later.
 pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
-/// The same for contexts beyond the first one, and within it: LongRoPE (Ding et al. 2024).
+/// Per-frequency divisors of LongRoPE (Ding et al. 2024): for contexts beyond the original one, and within
+/// it.
 pub(super) const FACTORS_LONG: &str = "rope_factors_long.weight";
 pub(super) const FACTORS_SHORT: &str = "rope_factors_short.weight";
-/// Keys that have such factors where there are no tensors.
+/// Keys with such factors, for files without the tensors.
 const LISTED: [(&str, &str); 2] =
     [(FACTORS_LONG, "rope.scaling.long_factors"), (FACTORS_SHORT, "rope.scaling.short_factors")];
 const TYPE: &str = "rope.scaling.type";
@@ -19,14 +20,14 @@ const FACTOR: &str = "rope.scaling.factor";
 const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
 const ATTENTION: &str = "rope.scaling.attn_factor";
 
-/// How a rotation is scaled.
+/// Scaling of a rotary embedding.
 pub(super) struct Scaling {
     pub whole: RopeScaling,
-    /// In contexts of at most so many tokens, where that differs.
+    /// Scaling for contexts of at most the given tokens, if it differs.
     pub short: Option<(usize, RopeScaling)>,
 }
 
-/// The scaling of a rotation of so many pairs.
+/// Reads the scaling of a rotary embedding with `pairs` frequencies.
 pub(super) fn rope_scaling(
     keys: Keys<'_>,
     pairs: usize,
@@ -34,7 +35,7 @@ pub(super) fn rope_scaling(
 ) -> Result<Scaling, ModelError> {
     let magnitude =
         keys.positive_or(ATTENTION, 1.0)? * keys.positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
-    // YaRN multiplies by less than 10.
+    // YaRN multiplies the magnitude by less than 10.
     if magnitude > f64::from(f32::MAX) / 10.0 {
         return Err(keys.refuse(ATTENTION, "a number that f32 can hold", magnitude));
     }
@@ -56,9 +57,9 @@ pub(super) fn rope_scaling(
     }
 }
 
-/// A factor without a type is linear; 0 stands for none.
+/// Reads the interpolation scheme. A factor without a type is linear; a factor of 0 means none.
 fn interpolation(keys: Keys<'_>, context_length: usize) -> Result<Interpolation, ModelError> {
-    // The name before scaling had types.
+    // Older key, from before scaling types.
     let factor = keys.positive_or("rope.scale_linear", 1.0)?;
     let factor = if keys.raw(FACTOR).is_some() { keys.positive_or(FACTOR, 1.0)? } else { factor };
     let extrapolation = keys.float(EXTRAPOLATION)?.filter(|&value| value >= 0.0);
@@ -113,7 +114,7 @@ fn yarn(
     }))
 }
 
-/// What each frequency is divided by: a tensor, or a key where files have no tensor for it.
+/// Per-frequency divisors from a tensor, or from the key that replaces it.
 fn factors(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
     let Some(info) = keys.file.tensor(name) else { return listed(keys, name, pairs) };
     if (info.rows(), info.cols()) != (1, pairs) {
@@ -124,7 +125,7 @@ fn factors(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>,
     positive(name, factors).map(Some)
 }
 
-/// The same of a key.
+/// Per-frequency divisors from a key.
 fn listed(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
     let Some(&(_, key)) = LISTED.iter().find(|&&(tensor, _)| tensor == name) else { return Ok(None) };
     match keys.raw(key) {

@@ -1,4 +1,4 @@
-//! Matrices from a file of prepared ones, where the caller wants one kept beside the model.
+//! Sidecar: an optional file with prepared matrices, stored next to the model.
 
 use std::time::UNIX_EPOCH;
 
@@ -9,28 +9,28 @@ use crate::graph::Plan;
 use super::ModelError;
 use super::source::Source;
 
-/// What became of the file of prepared weights ([`super::LoadOptions::sidecar`]).
+/// Outcome for the sidecar with prepared weights ([`super::LoadOptions::sidecar`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum SidecarUse {
-    /// None was asked for.
+    /// No sidecar was requested.
     Off,
-    /// The weights came from it.
+    /// Weights were read from the sidecar.
     Read,
-    /// It was written, for the next load.
+    /// The sidecar was written for the next load.
     Written {
-        /// Why the one that was there could not be used; none if there was none.
+        /// Reason why the existing file was unusable; `None` if there was no file.
         replaced: Option<String>,
     },
-    /// There is none for the next load, and for this one it made no difference.
+    /// The sidecar could not be written. This load is not affected.
     NotWritten {
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
 }
 
-/// The matrices of a plan: from the file of prepared ones, else from `prepare`, and then kept. The model's file is as
-/// it was when it was opened, else this is an error and nothing is kept.
+/// Reads the matrices of a plan from the sidecar; otherwise prepares them and writes the sidecar. Fails if
+/// the model file has changed since it was opened; then nothing is written.
 pub(super) fn matrices<B: Backend>(
     source: &Source<'_>,
     plan: &Plan,
@@ -66,9 +66,8 @@ pub(super) fn matrices<B: Backend>(
     Ok((matrices, used))
 }
 
-/// What prepared matrices depend on: the model file, by its fingerprint and, since that looks at a part of
-/// the tensors only, when it was changed; which tensors in which order, and what they become; this
-/// version's decoders.
+/// Key of the prepared matrices: model file, tensors in order, target format, and version of our decoders.
+/// The modification time is included because the file's fingerprint samples only a part of the tensors.
 fn key(source: &Source<'_>, plan: &Plan) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&source.fingerprint);

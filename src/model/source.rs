@@ -1,4 +1,4 @@
-//! [`Source`]: the checkpoint that a model's matrices come from, and what they become.
+//! [`Source`]: the checkpoint that provides a model's matrices, with their target format.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use crate::quant::{MatrixForm, QuantFormat};
 
 use super::ModelError;
 
-/// Where matrices come from.
+/// Origin and target format of a model's matrices.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'f> {
     pub file: &'f dyn Checkpoint,
-    /// The file's own.
+    /// Fingerprint of the file.
     pub fingerprint: [u8; 32],
-    /// What float matrices become.
+    /// Target format for float matrices; `None` keeps them.
     pub quantise: Option<QuantFormat>,
-    /// Where prepared matrices are kept.
+    /// Path of the sidecar with prepared matrices.
     pub sidecar: Option<&'f Path>,
 }
 
 impl Source<'_> {
-    /// A vector as the graph reads it.
+    /// Vector in the graph's convention: the checkpoint's offset is applied.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, ModelError> {
         let mut values = self.file.vector(name)?;
         let offset = self.file.dialect().offset(name);
@@ -32,12 +32,12 @@ impl Source<'_> {
         Ok(values)
     }
 
-    /// What a float matrix becomes. A router stays as it is: a small error in it chooses another expert.
+    /// Target format of a float matrix. Routers are never quantised: a small error selects other experts.
     pub fn quantised(&self, name: &str) -> Option<QuantFormat> {
         self.quantise.filter(|_| !self.file.dialect().is_part(name, Part::Router))
     }
 
-    /// What a matrix is prepared from.
+    /// Shape and format of a matrix before the backend prepares it.
     pub fn shape(&self, spec: &MatrixSpec) -> Result<MatrixShape, ModelError> {
         let rows = self.file.rows(&spec.name)?;
         let form = match (rows.form(), self.quantised(&spec.name)) {

@@ -1,5 +1,5 @@
-//! A model's tensors against its hyperparameters: first what these size, before anything is built; at the
-//! end every weight of the graph, and every tensor of the file.
+//! Checks of tensors against hyperparameters. Sizes come first, before anything is built; then every weight
+//! of the graph and every tensor of the file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::family::Family;
 use super::recipe::{MlpRecipe, NormPlacement};
 use super::{Experts, ModelConfig, ModelError, missing, scaling};
 
-/// What sizes a model.
+/// Hyperparameters that determine tensor sizes.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub family: &'static Family,
@@ -22,9 +22,9 @@ pub(super) struct Sizes {
     pub experts: Option<Experts>,
 }
 
-/// Refuses a mixture of experts by the first tensor that shows it.
+/// Rejects a mixture of experts in a dense family, by the first tensor that belongs to an expert.
 pub(super) fn refuse_experts(file: &dyn Checkpoint) -> Result<(), ModelError> {
-    // `ffn_gate_exps`, `ffn_up_shexp`, the router, and the names before experts were one tensor:
+    // `ffn_gate_exps`, `ffn_up_shexp`, the router, and the older scheme with a tensor per expert:
     // `blk.0.ffn_gate.3.weight`.
     let expert = |name: &str| {
         file.dialect().layer_of(name).is_some_and(|(_, part)| {
@@ -41,8 +41,7 @@ pub(super) fn refuse_experts(file: &dyn Checkpoint) -> Result<(), ModelError> {
     }
 }
 
-/// Holds what the hyperparameters size against the tensors of every layer: what passes is no larger than
-/// the file.
+/// Checks sizes against the tensors of every layer. Sizes that pass are bounded by the file's size.
 pub(super) fn check_sizes(
     file: &dyn Checkpoint,
     sizes: Sizes,
@@ -61,7 +60,7 @@ pub(super) fn check_sizes(
 }
 
 impl Sizes {
-    /// The parts of a layer, with rows and columns.
+    /// Parts of a layer with rows and columns.
     fn parts(&self, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
         let Sizes { family, heads, embedding_length, feed_forward_length, experts, .. } = *self;
         let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
@@ -86,7 +85,7 @@ impl Sizes {
             MlpRecipe::Experts(_) => (&[Part::GateExperts, Part::UpExperts][..], Part::DownExperts),
         };
         parts.extend(experts.map(|experts| (Part::Router, experts.count, embedding_length)));
-        // Rows of experts follow each other.
+        // The rows of all experts are consecutive.
         let count = experts.map_or(1, |experts| experts.count);
         if !is_fused(Part::GateUp) {
             let rows = count.saturating_mul(feed_forward_length);
@@ -97,7 +96,7 @@ impl Sizes {
     }
 }
 
-/// Holds a tensor against its shape; any number of rows will do if none is given.
+/// Checks a tensor's shape; `None` allows any number of rows.
 fn check_shape(
     file: &dyn Checkpoint,
     name: &str,
@@ -114,7 +113,7 @@ fn check_shape(
     Ok(())
 }
 
-/// Holds every weight of the graph against the file, and every tensor against the graph.
+/// Checks every weight of the graph against the file, and every tensor of the file against the graph.
 pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
     let mut used: HashSet<&str> = HashSet::from([scaling::FREQUENCIES]);
     if config.short_rope.is_some() {
@@ -134,8 +133,7 @@ pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) 
     }
     let unused = file.tensors().iter().filter(|info| !used.contains(info.name.as_str()));
     for info in unused {
-        // A tensor that no operation reads means that the file's model is another one, unless it changes
-        // nothing.
+        // An unused tensor indicates another architecture, unless it has no effect.
         if !is_redundant(file, info, config)? {
             let (tensor, family) = (info.name.clone(), config.family.name);
             return Err(ModelError::UnusedTensor { tensor, family });
@@ -144,7 +142,7 @@ pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) 
     Ok(())
 }
 
-/// Holds a tensor of three dimensions against the first of its matrices, all of which have as many rows.
+/// Checks the matrices of a three-dimensional tensor, which all have the same number of rows.
 fn check_stack(file: &dyn Checkpoint, spec: &MatrixSpec) -> Result<(), ModelError> {
     match file.tensor(&spec.name).map(|info| info.dims.as_slice()) {
         Some(&[_, rows, count, ..]) if count > 1 && rows != spec.rows as u64 => {
@@ -158,8 +156,7 @@ fn check_stack(file: &dyn Checkpoint, spec: &MatrixSpec) -> Result<(), ModelErro
     }
 }
 
-/// Whether the model is the same without the tensor: a bias of zeros, or frequencies that the hyperparameters
-/// give as well.
+/// Whether the tensor has no effect: a bias of zeros, or frequencies that the hyperparameters also give.
 fn is_redundant(file: &dyn Checkpoint, info: &TensorInfo, config: &ModelConfig) -> Result<bool, ModelError> {
     let name = info.name.as_str();
     let vector = || if info.rows() == 1 { file.vector(name) } else { Ok(Vec::new()) };

@@ -1,5 +1,5 @@
-//! Bringing weights to a backend, a matrix after the other: the backend takes a matrix block by block, on
-//! as many threads as it likes, and the file's pages are given back behind it.
+//! Upload of weights to a backend, one matrix at a time. The backend reads a matrix block by block on several
+//! threads; pages of the file are released after use.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -12,28 +12,28 @@ use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, qua
 use super::source::Source;
 use super::{ModelError, SidecarUse, sidecar};
 
-/// Bytes of a tensor after which the pages read before them are given back.
+/// Size in bytes of a slice: pages of a tensor are released slice by slice.
 const SLICE_BYTES: usize = 1 << 20;
 
-/// How far loading is.
+/// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadProgress<'a> {
-    /// The tensor of which a matrix was loaded just now; it may hold several.
+    /// Tensor with the matrix just loaded. A tensor may hold several matrices.
     pub tensor: &'a str,
-    /// What was lost, if the tensor was quantised.
+    /// Quantisation error, if the tensor was quantised.
     pub quality: Option<Quality>,
-    /// Matrices and vectors loaded.
+    /// Number of matrices and vectors loaded.
     pub done: usize,
-    /// Matrices and vectors in all.
+    /// Total number of matrices and vectors.
     pub total: usize,
-    /// Their bytes in the file.
+    /// Bytes loaded, as stored in the file.
     pub bytes_done: u64,
-    /// Bytes in the file of all tensors.
+    /// Total bytes of the tensors in the file.
     pub bytes_total: u64,
 }
 
 impl Source<'_> {
-    /// Brings one matrix to the backend; what was lost if it was quantised for that.
+    /// Prepares one matrix on the backend. Returns the quantisation error if it was quantised.
     fn prepare<B: Backend>(
         &self,
         spec: &MatrixSpec,
@@ -50,10 +50,10 @@ impl Source<'_> {
     }
 }
 
-/// Rows of a tensor that are read once, about in ascending order.
+/// Rows of a tensor. Each is read once, in roughly ascending order.
 struct Tensor<'f> {
     rows: TensorRows<'f>,
-    /// The matrix's rows among them.
+    /// Rows of the matrix within the tensor.
     own: Range<usize>,
     slice_rows: usize,
 }
@@ -84,8 +84,8 @@ impl MatrixSource for Tensor<'_> {
         let rows = self.own.start + rows.start..self.own.start + rows.end;
         let slices = rows.start / self.slice_rows..rows.end / self.slice_rows;
         self.rows.read(rows, into)?;
-        // Other threads may still be at the slice that was ended, hardly at the one before. Where one is,
-        // it reads its pages again.
+        // Other threads may still read the slice that has just ended, so only earlier slices are released. A
+        // slower thread reads its pages again.
         if !slices.is_empty() {
             let slice = |number: usize| number.saturating_sub(1) * self.slice_rows;
             self.rows.release(slice(slices.start)..slice(slices.end));
@@ -94,18 +94,18 @@ impl MatrixSource for Tensor<'_> {
     }
 }
 
-/// A float tensor that is quantised as it is read.
+/// A float tensor that is quantised while it is read.
 struct Quantised<'f> {
     tensor: Tensor<'f>,
     format: QuantFormat,
-    /// What was lost, by the first row of a block.
+    /// Quantisation error of each block, by its first row.
     lost: Mutex<Vec<(usize, Distance)>>,
 }
 
 impl Quantised<'_> {
     fn quality(self) -> Quality {
         let mut lost = self.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Floats are added up in the rows' order, whichever thread was first.
+        // Sums floats in row order, so that the result does not depend on thread timing.
         lost.sort_unstable_by_key(|&(row, _)| row);
         let mut sum = Distance::default();
         lost.iter().for_each(|(_, distance)| sum.add(distance));
@@ -144,7 +144,7 @@ impl MatrixSource for Quantised<'_> {
     }
 }
 
-/// Loads every weight of a plan.
+/// Uploads all weights of a plan.
 pub(super) fn upload<B: Backend>(
     source: Source<'_>,
     plan: &Plan,
@@ -166,7 +166,7 @@ pub(super) fn upload<B: Backend>(
     Ok((Weights { matrices, vectors }, used))
 }
 
-/// Brings all matrices of a plan to the backend.
+/// Prepares all matrices of a plan on the backend.
 fn prepare_all<B: Backend>(
     source: Source<'_>,
     plan: &Plan,
@@ -174,12 +174,12 @@ fn prepare_all<B: Backend>(
     report: &mut Report<'_>,
 ) -> Result<Vec<B::Matrix>, ModelError> {
     let mut matrices = Vec::with_capacity(plan.matrices().len());
-    // Several may be in one tensor.
+    // A tensor may hold several matrices.
     let tensors: Vec<_> = plan.matrices().chunk_by(|a, b| a.name == b.name).collect();
     let mut ahead = tensors.iter().filter_map(|specs| specs.first());
     ahead.next().into_iter().for_each(|spec| source.file.prefetch(&spec.name));
     for specs in &tensors {
-        // The system reads the next tensor while this one is packed.
+        // Prefetch: the system reads the next tensor while this one is packed.
         ahead.next().into_iter().for_each(|spec| source.file.prefetch(&spec.name));
         for spec in *specs {
             let (matrix, quality) = source.prepare(spec, backend)?;
@@ -191,7 +191,7 @@ fn prepare_all<B: Backend>(
     Ok(matrices)
 }
 
-/// What the caller is told.
+/// Progress reports to the caller.
 struct Report<'a> {
     file: &'a dyn Checkpoint,
     done: usize,
@@ -210,7 +210,7 @@ impl<'a> Report<'a> {
         Report { file, done: 0, total, bytes_done: 0, bytes_total, progress }
     }
 
-    /// Of a tensor that many rows.
+    /// Reports `rows` rows of a tensor as loaded.
     fn loaded(&mut self, (tensor, rows): (&str, usize), quality: Option<Quality>) {
         self.done += 1;
         self.bytes_done += bytes(self.file, (tensor, rows));
@@ -219,7 +219,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Bytes of so many rows of a tensor.
+/// Bytes of `rows` rows of a tensor.
 fn bytes(file: &dyn Checkpoint, (tensor, rows): (&str, usize)) -> u64 {
     file.tensor(tensor).map_or(0, |info| info.bytes / info.rows().max(1) as u64 * rows as u64)
 }

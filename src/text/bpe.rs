@@ -1,8 +1,7 @@
-//! Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen want it.
+//! Byte-level BPE, as in GPT-2, Llama 3 and Qwen.
 //!
-//! A text is cut into words (`pretokenize.rs`), a word is its bytes' tokens, and neighbours are merged by the
-//! rules in their order.
-//! Pieces are found by the bytes that they spell, so it does not matter how a file writes them.
+//! Text is split into words (`pretokenize.rs`). A word starts as the tokens of its bytes; adjacent symbols
+//! are merged by the rules in order. Pieces are found by their bytes, regardless of how a file spells them.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -21,28 +20,28 @@ use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
-/// Byte-level BPE.
+/// Byte-level BPE tokenizer.
 #[derive(Debug)]
 pub(crate) struct ByteLevel {
     words: PreTokenizer,
-    /// Tokens of single bytes, by byte.
+    /// Single-byte tokens, by byte.
     bytes: Box<[Option<TokenId>; 256]>,
-    /// What a byte is before it is merged: its token, or a symbol that only rules have.
+    /// Initial symbol of each byte: its token, or a symbol that only occurs in rules.
     symbols: Box<[Option<TokenId>; 256]>,
     merges: Merges,
-    /// The pieces, where a word that is one is not merged.
+    /// Index of the pieces, if a word that is a token is taken without merging.
     whole: Option<Index>,
 }
 
-/// The merge rules.
+/// Merge rules.
 #[derive(Debug, Default)]
 struct Merges {
     rules: PairRules,
     made: Made,
 }
 
-/// Symbols of rules that are no tokens, with ids behind those of the vocabulary: a later rule may make a token
-/// of them. What is left of them is spelled by bytes.
+/// Symbols of rules that are not tokens, with ids after those of the vocabulary. A later rule may merge them
+/// to a token; the rest is spelled by bytes.
 #[derive(Debug, Default)]
 struct Made {
     first: usize,
@@ -51,7 +50,7 @@ struct Made {
 }
 
 impl ByteLevel {
-    /// Indexes the pieces and the rules.
+    /// Indexes pieces and rules.
     pub(crate) fn new(
         vocab: &Vocab,
         pre: &str,
@@ -68,13 +67,13 @@ impl ByteLevel {
         Ok(ByteLevel { words, bytes, symbols, merges, whole })
     }
 
-    /// Most bytes that become one token; none where some bytes become no token.
+    /// Maximum bytes per token; `None` if some bytes have no token.
     pub(crate) fn longest(&self, vocab: &Vocab) -> Option<NonZeroUsize> {
         let all = self.bytes.iter().all(Option::is_some);
         all.then(|| NonZeroUsize::new(vocab.longest())).flatten()
     }
 
-    /// Appends the tokens of `text`. Bytes without a token are left out.
+    /// Appends the tokens of `text`. Bytes without a token are dropped.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
         self.words.try_words(text, &mut |word| {
             let word = word.as_bytes();
@@ -87,7 +86,7 @@ impl ByteLevel {
         })
     }
 
-    /// Adds a token, or the bytes of a symbol that is none.
+    /// Appends a token, or the byte tokens of a symbol that is not a token.
     fn emit(&self, symbol: TokenId, out: &mut Ids) -> Result<(), TextError> {
         let Some(spelled) = self.merges.made.spelled(symbol) else { return out.push(symbol) };
         let byte = |&byte: &u8| *self.bytes.get(usize::from(byte))?;
@@ -95,8 +94,8 @@ impl ByteLevel {
     }
 }
 
-/// The tokens that may come from text. Rules and words mean a piece in the alphabet of bytes; the same bytes may
-/// be spelled by a piece that is written as text, or by a user-defined token: those come behind.
+/// Tokens that may come from text, by priority. Rules and words refer to pieces in the byte alphabet.
+/// Plain-text pieces and user-defined tokens may have the same bytes and come later.
 fn from_text(vocab: &Vocab) -> impl Iterator<Item = TokenId> {
     let rank = move |id: TokenId| match (vocab.kind(id)?, vocab.piece(id)?) {
         (TokenKind::Control | TokenKind::Unknown, _) => None,
@@ -106,7 +105,8 @@ fn from_text(vocab: &Vocab) -> impl Iterator<Item = TokenId> {
     (0..3).flat_map(move |wanted| vocab.ids().filter(move |&id| rank(id) == Some(wanted)))
 }
 
-/// By their spelling, or else by the character that stands for the byte, whatever the token's kind makes of it.
+/// Tokens of single bytes, by their bytes or else by the byte's character in the alphabet, regardless of
+/// their kind.
 fn byte_tokens(vocab: &Vocab, pieces: &Index) -> Box<[Option<TokenId>; 256]> {
     let mut bytes = Box::new([None; 256]);
     let mut named = HashMap::new();
@@ -130,7 +130,7 @@ impl Merges {
         };
         let (mut split, mut unknown) = (Faults::default(), Faults::default());
         for (index, rule) in rules.iter().enumerate() {
-            // The first line of a `merges.txt`.
+            // Header line of a `merges.txt`.
             if index == 0 && rule.starts_with("#version") {
                 continue;
             }
@@ -162,7 +162,7 @@ impl Merges {
     }
 }
 
-/// The bytes of a rule's two pieces.
+/// Bytes of a rule's two pieces.
 struct Sides {
     joint: Vec<u8>,
     left_len: usize,
@@ -175,8 +175,8 @@ impl Sides {
     }
 }
 
-/// How a rule is meant: at the space where all three pieces are tokens, and at the first space. A piece may have
-/// a space of its own in it.
+/// Two readings of a rule: split at the space where all three pieces are tokens, and at the first space. A
+/// piece may contain a space.
 fn sides(vocab: &Vocab, pieces: &Index, rule: &str) -> (Option<Sides>, Option<Sides>) {
     let mut first = None;
     for (at, _) in rule.match_indices(' ') {
@@ -198,7 +198,7 @@ fn sides(vocab: &Vocab, pieces: &Index, rule: &str) -> (Option<Sides>, Option<Si
     (None, first)
 }
 
-/// Rules of one fault.
+/// Rules with the same problem.
 #[derive(Default)]
 struct Faults {
     count: usize,
@@ -225,7 +225,7 @@ impl Made {
         self.by_spelling.get(spelled).copied()
     }
 
-    /// The symbol of this spelling, a new one if there is none. `None` where ids are used up.
+    /// The symbol with this spelling, created if necessary. `None` if ids are exhausted.
     fn make(&mut self, spelled: &[u8]) -> Option<TokenId> {
         if let Some(id) = self.find(spelled) {
             return Some(id);

@@ -1,9 +1,9 @@
-//! The byte-level alphabet of GPT-2: a printable character for every byte.
+//! The byte-level alphabet of GPT-2: a printable character for every byte. `gpt2` vocabularies use it.
 //!
-//! Printable Latin-1 characters stand for themselves, the other 68 bytes for the characters from U+0100
-//! on, in order. `gpt2` vocabularies are written in it.
+//! Printable Latin-1 characters represent themselves; the other 68 bytes are mapped to the characters from
+//! U+0100 on, in order.
 
-/// The byte that a character stands for.
+/// The byte of a character in the alphabet.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
     match code {
@@ -15,7 +15,7 @@ pub(crate) fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// The character that stands for a byte.
+/// The character of a byte in the alphabet.
 #[cfg(any(test, feature = "text"))]
 pub(crate) fn char_of(byte: u8) -> char {
     let code = u32::from(byte);

@@ -1,38 +1,38 @@
-//! A stream of token ids back into text that is always whole UTF-8.
+//! Streaming detokenisation: token ids to text that is always valid UTF-8.
 //!
-//! A token may end in the middle of a character; its first bytes are held until the rest has come. Bytes
-//! that can never become a character turn into U+FFFD, exactly as [`String::from_utf8_lossy`] would have
-//! them. Stop strings are the matter of `stop.rs`.
+//! A token may end in the middle of a character; incomplete bytes are held until the rest arrives. Invalid
+//! bytes become U+FFFD, exactly as in [`String::from_utf8_lossy`]. Stop strings are handled in `stop.rs`.
 
 use super::vocab::Vocab;
 use crate::TokenId;
 use std::sync::Arc;
 
-/// Turns the tokens of one sequence into text, as they come.
+/// Streaming detokenizer for one sequence.
 #[derive(Debug)]
 pub struct Detokenizer {
     vocab: Arc<Vocab>,
     control: Control,
-    /// The first bytes of a character that is not whole yet; at most 3.
+    /// Incomplete UTF-8 sequence, at most 3 bytes.
     pending: Vec<u8>,
     text: String,
 }
 
-/// Which control tokens are spelled out.
+/// Control tokens that are included in the text.
 #[derive(Debug)]
 enum Control {
-    /// These.
+    /// The listed ones.
     Some(Vec<TokenId>),
     All,
 }
 
 impl Detokenizer {
-    /// A detokenizer at the beginning of a text. Control tokens spell nothing.
+    /// Detokenizer at the start of a text. Control tokens are omitted.
     pub fn new(vocab: &Arc<Vocab>) -> Detokenizer {
         Detokenizer::with_shown(vocab, Vec::new())
     }
 
-    /// The same, but these control tokens are spelled out: markers that somebody reads behind it.
+    /// Detokenizer that includes these control tokens in the text, such as markers for a parser of the
+    /// output.
     pub fn with_shown(vocab: &Arc<Vocab>, shown: Vec<TokenId>) -> Detokenizer {
         Detokenizer {
             vocab: Arc::clone(vocab),
@@ -42,13 +42,12 @@ impl Detokenizer {
         }
     }
 
-    /// The same, but all control tokens are spelled out (`<|im_end|>`), for people who debug.
+    /// Detokenizer that includes all control tokens in the text (`<|im_end|>`), for debugging.
     pub fn with_control(vocab: &Arc<Vocab>) -> Detokenizer {
         Detokenizer { control: Control::All, ..Detokenizer::new(vocab) }
     }
 
-    /// The text that this token completes: whole UTF-8, possibly empty. An id outside the vocabulary
-    /// spells nothing.
+    /// Text completed by this token: valid UTF-8, possibly empty. Ids outside of the vocabulary have no text.
     pub fn push(&mut self, id: TokenId) -> &str {
         self.text.clear();
         let is_shown = match &self.control {
@@ -62,7 +61,7 @@ impl Detokenizer {
         &self.text
     }
 
-    /// Ends the text: a character that never became whole comes out as U+FFFD.
+    /// Ends the text. An incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {
@@ -73,7 +72,7 @@ impl Detokenizer {
     }
 }
 
-/// Moves everything but an incomplete last character from `bytes` to the end of `text`.
+/// Moves all bytes except an incomplete last character from `bytes` to the end of `text`.
 fn take_whole(bytes: &mut Vec<u8>, text: &mut String) {
     let mut taken = 0;
     for chunk in bytes.utf8_chunks() {
@@ -92,7 +91,7 @@ fn take_whole(bytes: &mut Vec<u8>, text: &mut String) {
     bytes.drain(..taken);
 }
 
-/// Whether more bytes could make a character of these.
+/// Whether these bytes are the start of a valid character.
 fn is_incomplete(bytes: &[u8]) -> bool {
     matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())
 }
@@ -103,7 +102,7 @@ mod tests {
     use crate::text::parts::VocabParts;
     use proptest::prelude::*;
 
-    /// A SentencePiece vocabulary of the 256 bytes, and one control token after them.
+    /// A SentencePiece vocabulary with the 256 bytes and one control token.
     fn byte_vocab() -> Arc<Vocab> {
         let mut tokens: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
         tokens.push("<end>".to_owned());

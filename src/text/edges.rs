@@ -1,4 +1,5 @@
-//! What special tokens do to the text beside them: some take the white space there, some are none within a word.
+//! Added-token options of Hugging Face: `lstrip`/`rstrip` absorb adjacent white space, `single_word` forbids
+//! a match inside a word.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,15 +10,15 @@ use super::error::TextError;
 use super::parts::Edge;
 use crate::TokenId;
 
-/// The tokens that do.
+/// Added tokens with such options.
 #[derive(Debug)]
 pub(crate) struct Edges {
     by_id: HashMap<TokenId, Edge>,
-    /// A character of words, where a token must be none within one.
+    /// Word character at the start of a text, for `single_word`. `None` if no token has this option.
     word: Option<Regex>,
 }
 
-/// A token found in a text, and the end of the one before it.
+/// An added token found in a text, and the end of the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) id: TokenId,
@@ -33,12 +34,12 @@ impl Edges {
         Ok(Edges { by_id: edges.iter().copied().collect(), word })
     }
 
-    /// Whether text may become no token.
+    /// Whether white space may be absorbed, so that text may produce no token.
     pub(crate) fn may_take_text(&self) -> bool {
         self.by_id.values().any(|edge| edge.takes_left || edge.takes_right)
     }
 
-    /// What of the text the token stands for. `None` where it is a part of a word and must not be.
+    /// Byte range of the text that the token covers; `None` if `single_word` forbids the match.
     pub(crate) fn stretch(&self, text: &str, found: Found) -> Option<Range<usize>> {
         let Found { id, mut start, mut end, before } = found;
         let Some(edge) = self.by_id.get(&id) else { return Some(start..end) };
@@ -50,7 +51,7 @@ impl Edges {
         {
             start = before + left.trim_end().len();
         }
-        // White space that a token before has taken is not looked at again.
+        // White space already absorbed by the previous token is skipped.
         if edge.takes_right
             && let Some(right) = text.get(end.max(before)..)
         {

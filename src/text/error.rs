@@ -1,100 +1,100 @@
-//! What can go wrong between text and token ids: the vocabulary of a file, a prompt, a chat template.
+//! [`TextError`]: errors of vocabularies, tokenizers and chat templates.
 
 use thiserror::Error;
 
 use crate::kind::ErrorKind;
 
-/// An error of the text side: vocabulary, tokenizer or chat template.
+/// Error of a vocabulary, tokenizer or chat template.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A metadata value has another type than the tokenizer needs.
+    /// A metadata value has the wrong type.
     #[error(transparent)]
     Metadata(#[from] crate::checkpoint::WeightsError),
-    /// The file lacks a key that the tokenizer needs.
+    /// A required metadata key is missing.
     #[error("tokenizer: key `{key}` expected, but the file has none")]
     MissingKey {
-        /// The metadata key.
+        /// Metadata key.
         key: &'static str,
     },
-    /// A key holds something that the tokenizer cannot use.
+    /// A metadata value cannot be used.
     #[error("tokenizer: `{key}`: expected {expected}, found {found}")]
     BadValue {
-        /// The metadata key.
+        /// Metadata key.
         key: &'static str,
-        /// What would have been right.
+        /// Expected value.
         expected: String,
-        /// What the file says.
+        /// Value in the file.
         found: String,
     },
-    /// `tokenizer.ggml.pre` names a pre-tokenizer that this crate does not know.
+    /// `tokenizer.ggml.pre` is an unsupported pre-tokenizer.
     #[error("tokenizer: `tokenizer.ggml.pre` is `{name}`; supported are {supported}")]
     UnknownPreTokenizer {
-        /// The name in the file.
+        /// Name in the file.
         name: String,
-        /// The names that would have been understood.
+        /// Supported names.
         supported: String,
     },
-    /// `tokenizer.ggml.model` names a kind of tokenizer that this crate does not have.
+    /// `tokenizer.ggml.model` is an unsupported kind of tokenizer.
     #[error("tokenizer: `tokenizer.ggml.model` is `{name}`; supported are `gpt2` and `llama`")]
     UnknownModel {
-        /// The name in the file.
+        /// Name in the file.
         name: String,
     },
-    /// The model came without a tokenizer, so it takes token ids alone.
+    /// The model has no tokenizer and takes token ids only.
     #[error("{model}: text needs {needs}; the model runs on token ids")]
     NoTokenizer {
-        /// The folder, or the name of a graph of one's own.
+        /// The folder, or the name of a user-built graph.
         model: String,
-        /// What is missing.
+        /// Missing part.
         needs: &'static str,
     },
-    /// The text becomes more tokens than the limit allows.
+    /// The text has more tokens than the limit allows.
     #[error("tokenizer: the text has at least {at_least} tokens, the limit is {limit}")]
     TooLong {
-        /// So many tokens it has, if not more: counting stops where the limit is passed.
+        /// Lower bound of the number of tokens: counting stops when the limit is passed.
         at_least: usize,
-        /// Most tokens that it may have.
+        /// Maximum number of tokens.
         limit: usize,
     },
-    /// A character for which the vocabulary has no token: neither a piece, nor bytes, nor an unknown token.
+    /// A character that is no piece and has no byte tokens, in a vocabulary without unknown token.
     #[error(
         "tokenizer: no token for `{character}` at byte {offset} of the text, and the vocabulary has no unknown token"
     )]
     Unencodable {
         /// The character.
         character: char,
-        /// Its offset in the piece of text between special tokens, in bytes.
+        /// Byte offset in the stretch of text between special tokens.
         offset: usize,
     },
-    /// No search for special tokens could be made of the vocabulary.
+    /// The vocabulary could not be indexed.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
-    /// The chat template does not parse, or uses something that is not supported.
+    /// The chat template does not parse, or uses an unsupported feature.
     #[error("chat template: {0}")]
     TemplateSyntax(String),
-    /// The chat template failed while it ran (its own `raise_exception` included).
+    /// The chat template failed at run time, including its own `raise_exception`.
     #[error("chat template: {0}")]
     TemplateRender(String),
-    /// The host has no memory for what runs the chat template.
+    /// Not enough memory to run the chat template.
     #[error("chat template: no memory for a stack of {bytes} bytes")]
     TemplateMemory {
-        /// Bytes of the stack.
+        /// Size of the stack in bytes.
         bytes: usize,
     },
-    /// The system gave no thread to run the chat template.
+    /// The system could not start a thread for the chat template.
     #[error("chat template: expected a thread to run in, found: {0}")]
     TemplateThread(String),
-    /// The template engine panicked: a defect, not the messages'.
+    /// The template engine panicked: a defect, independent of the messages.
     #[error("chat template: the template engine panicked")]
     TemplatePanicked,
-    /// The chat template wanted more than it is allowed.
+    /// The chat template exceeded a resource limit.
     #[error("chat template: over the limit: {0}")]
     TemplateLimit(String),
 }
 
 impl TextError {
-    /// What to do about it.
+    /// Category of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             TextError::Metadata(error) => error.kind(),
@@ -111,7 +111,7 @@ impl TextError {
         }
     }
 
-    /// The field of the request that is at fault.
+    /// Invalid field of the request: `prompt` or `messages`.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             TextError::TooLong { .. } | TextError::Unencodable { .. } => Some("prompt"),

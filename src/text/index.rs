@@ -1,4 +1,4 @@
-//! Ids by spelling.
+//! Index of token ids by spelling.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,8 +8,8 @@ use hashbrown::hash_table::Entry;
 use super::vocab::Vocab;
 use crate::TokenId;
 
-/// A hash table that leaves the spellings where they are, in the vocabulary: hundreds of thousands of keys
-/// with an allocation each took most of the time to load a small model.
+/// Hash table with the keys left in the vocabulary. A separate allocation per key would dominate the load
+/// time of small models.
 #[derive(Debug)]
 pub(crate) struct Index {
     ids: HashTable<TokenId>,
@@ -17,12 +17,12 @@ pub(crate) struct Index {
     key: Key,
 }
 
-/// What a token is found by.
+/// Key of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// The piece as the file writes it.
+    /// Piece as written in the file.
     Piece,
-    /// The bytes that it spells, however the file writes them.
+    /// Decoded bytes of the token.
     Bytes,
 }
 
@@ -37,7 +37,7 @@ impl Key {
 }
 
 impl Index {
-    /// Of these tokens. Where two are spelled alike, the first counts.
+    /// Index over these tokens. Of tokens with equal keys, the first is found.
     pub(crate) fn new(vocab: &Vocab, key: Key, ids: impl Iterator<Item = TokenId>) -> Index {
         let table = HashTable::with_capacity(vocab.len());
         let mut index = Index { ids: table, hasher: RandomState::new(), key };
@@ -52,7 +52,7 @@ impl Index {
         self.ids.find(self.hasher.hash_one(spelled), same).copied()
     }
 
-    /// Adds a token if none is spelled like it.
+    /// Adds a token unless its key is present.
     fn insert(&mut self, vocab: &Vocab, id: TokenId) {
         let (key, hasher) = (self.key, &self.hasher);
         let spelled = key.of(vocab, id);

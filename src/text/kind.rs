@@ -1,15 +1,15 @@
-//! [`TokenKind`]: what a token is for.
+//! [`TokenKind`]: normal, control, user-defined, byte and other kinds of tokens.
 
-/// The kind of a token, as the file's `token_type` says.
+/// The kind of a token, from the file's `token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenKind {
     /// A piece of text.
     Normal,
-    /// Stands for text that the vocabulary cannot spell.
+    /// Substitute for text outside the vocabulary.
     Unknown,
-    /// Structure (begin, end, roles): never text of a user or for a reader.
+    /// Structure (begin, end, roles): neither user text nor visible output.
     Control,
-    /// Text that is always one token, whatever stands around it.
+    /// Text that is always one token, regardless of the text around it.
     UserDefined,
     /// Reserved; never produced from text.
     Unused,

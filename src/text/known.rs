@@ -1,9 +1,9 @@
-//! Tokens that are known by their names, and vocabularies that are known by their tokens.
+//! Well-known token names, and pre-tokenizer detection from a vocabulary's tokens.
 
 use super::kind::TokenKind;
 
-/// Ends of turns in the chat formats of the supported families; generation stops at them when the vocabulary
-/// has them as control tokens.
+/// End-of-turn tokens of the supported families' chat formats. Generation stops at those that are control
+/// tokens in the vocabulary.
 const END_OF_TURN: [&str; 17] = [
     "<|im_end|>",
     "<end_of_turn>",
@@ -24,10 +24,10 @@ const END_OF_TURN: [&str; 17] = [
     "<|return|>",
 ];
 
-/// Names that end a sequence where they are control tokens; as text they may be anything, as in HTML.
+/// End-of-sequence names, valid only for control tokens: as text they may mean something else, as in HTML.
 const END_IF_CONTROL: [&str; 4] = ["</s>", "<eos>", "[EOT]", "[EOS]"];
 
-/// Other tokens that only a chat format can mean, and that do not look like it.
+/// Further tokens that occur only in chat formats but do not have the usual form.
 const MARKERS: [&str; 12] = [
     "<|im_start|>",
     "<|start_header_id|>",
@@ -43,10 +43,10 @@ const MARKERS: [&str; 12] = [
     "[TOOL_RESULTS]",
 ];
 
-/// Names of the token that ends a sequence, the surest first.
+/// Names of the end-of-sequence token, most reliable first.
 pub(super) const EOS: [&str; 7] =
     ["</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "<|eos|>", "<EOS_TOKEN>"];
-/// Names of the token that begins a sequence, the surest first.
+/// Names of the begin-of-sequence token, most reliable first.
 pub(super) const BOS: [&str; 7] = [
     "<s>",
     "<bos>",
@@ -57,7 +57,7 @@ pub(super) const BOS: [&str; 7] = [
     "<BOS_TOKEN>",
 ];
 
-/// Pre-tokenizers whose models begin with BOS where the file does not say.
+/// Pre-tokenizers of models that start with BOS by default.
 pub(super) const BEGINS_WITH_BOS: [&str; 11] = [
     "llama-bpe",
     "llama3",
@@ -72,10 +72,11 @@ pub(super) const BEGINS_WITH_BOS: [&str; 11] = [
     "chameleon",
 ];
 
-/// Normal tokens from which on a vocabulary has numbers of several digits, if its rule lets it.
+/// Number of normal tokens from which multi-digit tokens are expected, unless the pre-tokenizer splits
+/// digits.
 const LARGE: usize = 10_000;
 
-/// Whether generation ends at a token of this name and kind.
+/// Whether generation stops at a token with this name and kind.
 pub(super) fn ends_a_turn(piece: &str, kind: TokenKind) -> bool {
     match kind {
         TokenKind::Control => END_OF_TURN.contains(&piece) || END_IF_CONTROL.contains(&piece),
@@ -83,15 +84,15 @@ pub(super) fn ends_a_turn(piece: &str, kind: TokenKind) -> bool {
     }
 }
 
-/// Whether only a chat format can mean this.
+/// Whether the piece occurs only in chat formats.
 pub(super) fn is_marker(piece: &str) -> bool {
     piece.len() <= 32 && (END_OF_TURN.contains(&piece) || MARKERS.contains(&piece))
 }
 
-/// Brackets that chat formats write around their names.
+/// Brackets around the names of chat markers.
 const MARKER_BRACKETS: [(&str, &str); 3] = [("<|", "|>"), ("<｜", "｜>"), ("[|", "|]")];
 
-/// Whether a piece is written as chat formats write theirs: `<|name|>`, DeepSeek's `<｜name｜>`, EXAONE's `[|name|]`.
+/// Whether a piece has the form of a chat marker: `<|name|>`, DeepSeek's `<｜name｜>`, EXAONE's `[|name|]`.
 pub(super) fn looks_like_a_marker(piece: &str) -> bool {
     let name = MARKER_BRACKETS
         .iter()
@@ -102,24 +103,24 @@ pub(super) fn looks_like_a_marker(piece: &str) -> bool {
     })
 }
 
-/// Whether a piece is written as special tokens are: a name in brackets.
+/// Whether a piece has the form of a special token: a name in brackets.
 pub(super) fn is_bracketed(piece: &str) -> bool {
     let inner = |open, close| piece.strip_prefix(open).and_then(|rest: &str| rest.strip_suffix(close));
     inner('<', '>').or(inner('[', ']')).is_some_and(|name| !name.is_empty())
 }
 
-/// What tells the vocabularies apart.
+/// Features that distinguish vocabularies.
 #[derive(Default)]
 struct Signs {
-    /// `;` and a line end in one piece: the rule keeps line ends with what is before them.
+    /// A piece like `;` with a line end: the rule keeps line ends with the preceding mark.
     mark_and_line_end: bool,
-    /// `12`: the rule does not cut digits apart.
+    /// A piece like `12`: the rule does not split digits.
     digits: bool,
     normal: usize,
     names: Vec<&'static str>,
 }
 
-/// Tokens that one family has.
+/// Tokens that occur in one family only.
 const NAMES: [(&str, &str); 15] = [
     ("<|begin_of_text|>", "llama 3 or 4"),
     ("<|start_header_id|>", "llama 3"),
@@ -138,8 +139,8 @@ const NAMES: [(&str, &str); 15] = [
     ("<sentinel:0>", "chameleon"),
 ];
 
-/// The pre-tokenizer of a byte-level vocabulary, by tokens that only one family has, or by the words that its
-/// rule lets become tokens.
+/// Detects the pre-tokenizer of a byte-level vocabulary by tokens of one family, or by the kinds of words
+/// among the tokens.
 pub(super) fn pre_tokenizer<'p>(
     tokens: impl Iterator<Item = (&'p str, &'p TokenKind)>,
 ) -> Option<&'static str> {

@@ -1,16 +1,16 @@
-//! How many tokens a text may become: work ends where the limit is passed, not where the text ends.
+//! Token limit of an encoding. Work stops when the limit is passed, not at the end of the text.
 
 use std::num::NonZeroUsize;
 
 use super::error::TextError;
 use crate::TokenId;
 
-/// The ids of a text as they are found, up to a limit.
+/// Token ids found so far, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Ids {
     ids: Vec<TokenId>,
     limit: usize,
-    /// Most bytes of a text that become one token; none where bytes may become no token at all.
+    /// Maximum bytes of text per token; `None` if bytes may produce no token.
     longest: Option<NonZeroUsize>,
 }
 
@@ -19,24 +19,24 @@ impl Ids {
         Ids { ids: Vec::new(), limit, longest }
     }
 
-    /// Adds the next id.
+    /// Appends an id.
     pub(crate) fn push(&mut self, id: TokenId) -> Result<(), TextError> {
         self.check(self.ids.len().saturating_add(1))?;
         self.ids.push(id);
         Ok(())
     }
 
-    /// Refuses the next `bytes` of the text if they take more tokens than there is room for, however they are cut.
+    /// Fails if the next `bytes` of text exceed the limit in any segmentation.
     pub(crate) fn expect(&self, bytes: usize) -> Result<(), TextError> {
         self.expect_least(self.longest.map_or(0, |longest| bytes.div_ceil(longest.get())))
     }
 
-    /// Refuses what becomes at least so many further tokens if there is no room for them.
+    /// Fails if `least` further tokens exceed the limit.
     pub(crate) fn expect_least(&self, least: usize) -> Result<(), TextError> {
         self.check(self.ids.len().saturating_add(least))
     }
 
-    /// All ids, after `first` where they do not begin with it already.
+    /// All ids, preceded by `first` unless they start with it.
     pub(crate) fn after(mut self, first: Option<TokenId>) -> Result<Vec<TokenId>, TextError> {
         if let Some(first) = first.filter(|first| self.ids.first() != Some(first)) {
             self.check(self.ids.len().saturating_add(1))?;

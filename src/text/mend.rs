@@ -1,8 +1,8 @@
-//! What a vocabulary means where its converter wrote it badly.
+//! Repair of inconsistent tokenizer metadata.
 //!
-//! Values that do not fit each other are no reason to refuse a model that others run. Where the right value can
-//! be known it is taken; where it is a guess, or a value is dropped, a warning says so. The result fits: every
-//! list has a value a token, every id is a token's.
+//! Other engines run models with such metadata, so they are not rejected. Where the right value can be
+//! inferred, it is used; a guess or a dropped value adds a warning. The result is consistent: every list has
+//! one value per token, and every id belongs to a token.
 
 use super::error::TextError;
 use super::kind::{TokenKind, byte_token};
@@ -13,28 +13,28 @@ use super::warnings::{Pieces, Warnings};
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
-/// The score of tokens that a converter's list of scores does not reach, as converters write it themselves.
+/// Score of tokens beyond the end of a short score list, as written by converters.
 const ADDED_SCORE: f32 = -1000.0;
 
-/// The score of runs of spaces, which SentencePiece merges after all else.
+/// Score of runs of spaces, which SentencePiece merges last.
 const SPACES_SCORE: f32 = -1e9;
 
-/// The parts of a vocabulary, fitting.
+/// Consistent parts of a vocabulary.
 #[derive(Debug)]
 pub(crate) struct Mended {
     pub(crate) tokens: Strings,
     pub(crate) spelling: Spelling,
-    /// The name of the pre-tokenizer.
+    /// Name of the pre-tokenizer.
     #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
     pub(crate) pre: String,
     pub(crate) kinds: Vec<TokenKind>,
-    /// None for byte-level vocabularies.
+    /// Empty for byte-level vocabularies.
     #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
     pub(crate) scores: Vec<f32>,
     pub(crate) bos: Option<TokenId>,
     pub(crate) eos: Option<TokenId>,
     pub(crate) unknown: Option<TokenId>,
-    /// Ends of turns and messages, and of the sequence.
+    /// End-of-turn, end-of-message and end-of-sequence tokens.
     pub(crate) ends: Vec<TokenId>,
     pub(crate) add_bos: bool,
     pub(crate) spaces: Spaces,
@@ -42,10 +42,10 @@ pub(crate) struct Mended {
 }
 
 impl Mended {
-    /// Makes parts of a file fit.
+    /// Repairs the parts of a file.
     ///
     /// # Errors
-    /// If there is no token, or no tokenizer of the model's kind.
+    /// A vocabulary without tokens, or an unsupported kind of tokenizer.
     pub(crate) fn new(mut parts: VocabParts) -> Result<Mended, TextError> {
         let mut spelling = parts.spelling()?;
         let count = parts.tokens.len();
@@ -96,7 +96,7 @@ impl Mended {
     }
 }
 
-/// A kind for each token.
+/// Kind of each token.
 fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
     let count = parts.tokens.len();
     let codes = parts.types.as_deref().unwrap_or_default();
@@ -122,7 +122,7 @@ fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
     (0..count).map(kind).collect()
 }
 
-/// A score for each token. Trained pieces are in the order of their scores, so missing ones can be known.
+/// Score of each token. Trained pieces are ordered by score, so missing scores follow from the order.
 fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Vec<f32> {
     let count = parts.tokens.len();
     let found = parts.scores.as_deref().unwrap_or_default();
@@ -150,12 +150,12 @@ fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> V
     (0..count).map(score).collect()
 }
 
-/// Runs of spaces come last wherever they stand, as the models with such vocabularies have them.
+/// Score by position. Runs of spaces come last regardless of position, as in models with such vocabularies.
 fn score_by_order((index, piece): (usize, &str)) -> f32 {
     if piece.chars().all(|c| c == '▁') { SPACES_SCORE } else { -(index as f32) }
 }
 
-/// Whether several pieces of more than a character have one score between them.
+/// Whether all pieces with more than one character have the same score.
 fn are_alike(parts: &VocabParts, kinds: &[TokenKind], scores: &[f32]) -> bool {
     let merged =
         |(piece, kind): &(&str, &TokenKind)| **kind == TokenKind::Normal && piece.chars().nth(1).is_some();
@@ -167,7 +167,7 @@ fn are_alike(parts: &VocabParts, kinds: &[TokenKind], scores: &[f32]) -> bool {
     alike && others > 0
 }
 
-/// `<0xNN>` is the byte where no token of the kind is.
+/// Marks `<0xNN>` as the byte token unless the byte has one already.
 fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
     let mut known = [false; 256];
     for (piece, kind) in tokens.iter().zip(kinds.iter()) {
@@ -191,7 +191,7 @@ fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings
     tell(&changed, "a byte", warnings);
 }
 
-/// Whether a byte-level vocabulary is written as text: it has spaces, and nothing that stands for one.
+/// Whether a byte-level vocabulary is written as plain text: it contains spaces but not their substitutes.
 fn is_plain(tokens: &Strings, kinds: &[TokenKind]) -> bool {
     let mut pieces = tokens.iter().zip(kinds).filter(|(_, kind)| **kind == TokenKind::Normal);
     let mut spaces = false;
@@ -202,13 +202,13 @@ fn is_plain(tokens: &Strings, kinds: &[TokenKind]) -> bool {
     spaces && !alphabet
 }
 
-/// Tokens that only a chat format can mean are control tokens, whatever the file says.
+/// Marks pieces that occur only in chat formats as control tokens, regardless of the file.
 fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
     let mut changed = Pieces::default();
     for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
         let wrong = match kind {
             TokenKind::Control | TokenKind::Unknown | TokenKind::Byte => false,
-            // Text that is always one token may be a marker as well: documents call `<｜User｜>` not special.
+            // User-defined tokens may be markers as well: some documents list `<｜User｜>` as not special.
             TokenKind::Normal | TokenKind::UserDefined => {
                 known::is_marker(piece) || known::looks_like_a_marker(piece)
             }
@@ -222,7 +222,7 @@ fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnin
     tell(&changed, "a control token", warnings);
 }
 
-/// Tells of tokens whose kind the file has wrong.
+/// Adds a warning about tokens with a corrected kind.
 fn tell(changed: &Pieces, kind: &str, warnings: &mut Warnings) {
     if let Some(shown) = changed.shown() {
         let key = warnings.name(key::TYPES);
@@ -230,7 +230,7 @@ fn tell(changed: &Pieces, kind: &str, warnings: &mut Warnings) {
     }
 }
 
-/// The tokens with a meaning of their own.
+/// Special tokens.
 struct Ids {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
@@ -287,7 +287,7 @@ impl Ids {
     }
 }
 
-/// The first of these pieces that is a token.
+/// The first of these names that is a token.
 fn guess(tokens: &Strings, names: &[&str], key: &'static str, warnings: &mut Warnings) -> Option<TokenId> {
     let mut found: Option<(usize, usize)> = None;
     for (index, piece) in tokens.iter().enumerate() {
@@ -317,7 +317,7 @@ fn checked(id: Option<i64>, key: &'static str, tokens: usize, warnings: &mut War
     found
 }
 
-/// The pre-tokenizer's name, recognised by the vocabulary where the file does not say it.
+/// Name of the pre-tokenizer, detected from the vocabulary if the file does not specify it.
 fn pre(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> String {
     if !matches!(parts.pre.as_str(), "" | "default") {
         return parts.pre.clone();

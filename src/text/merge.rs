@@ -1,34 +1,38 @@
-//! Byte-pair merging, which both kinds of tokenizer do: of all neighbours that may become one symbol those of
-//! the highest rank do, the leftmost of equals, until no neighbours may.
+//! Byte-pair merging, shared by all kinds of tokenizer. Of all adjacent pairs with a rule, the one with the
+//! highest rank is merged, the leftmost of equals, until none is left.
 //!
-//! A queue of pairs and a chain of symbols hold a window of the text, so that a text without a place to cut
-//! it takes no more memory than any other, and time in proportion to its length. The windows overlap. Symbols
-//! are a text's encoding exactly if each two neighbours are that of their own stretch: whatever stands around
-//! them, two stretches take the same steps in the same order until one joins them. So two windows fit
-//! together where the second begins with a symbol that the first has in that place.
+//! A priority queue of pairs and a linked list of symbols cover a window of the text. So a text without a
+//! place to split needs no more memory than any other, and time linear in its length.
 //!
-//! What stands behind a place may change the symbols before it: each rule reaches back by its own piece at most. A
-//! window is given out up to its last quarter. So the result is that of the whole text if no chain of rules reaches
-//! back over a quarter of a window, 1024 symbols; pieces of real vocabularies have a few dozen.
+//! Windows overlap. Whether symbols encode a text can be checked pair by pair: every two adjacent symbols
+//! must be the encoding of their own text. Independent of the context, both sides take the same steps in the
+//! same order until a rule joins them. So two windows fit together where the second starts with the symbol
+//! that the first has at that position.
+//!
+//! Text after a position can change the symbols before it: each rule reaches back by at most its own piece.
+//! The last quarter of a window is not emitted. So the result equals that of the whole text if no chain of
+//! rules reaches back more than a quarter of a window, 1024 symbols. Pieces of real vocabularies have a few
+//! dozen.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Which neighbours may become one.
+/// Merge rules.
 pub(crate) trait Rules {
-    /// A stretch of text on its way to a token. One that has grown is another: equal symbols are equally long.
+    /// A stretch of text that becomes a token. A longer stretch is another symbol: equal symbols have equal
+    /// lengths.
     type Symbol: Copy + PartialEq;
-    /// The greatest goes first.
+    /// Priority of a merge; the greatest is applied first.
     type Rank: Ord;
 
-    /// What two neighbours would be together, and how early.
+    /// Rank and result of merging two adjacent symbols; `None` without a rule.
     fn join(&self, left: Self::Symbol, right: Self::Symbol) -> Option<(Self::Rank, Self::Symbol)>;
 }
 
-/// Symbols that are merged at once: four times as many as any chain of rules should reach back.
+/// Symbols per window: at least four times the reach of any chain of rules.
 const WINDOW: usize = 4096;
 
-/// What is left of the symbols once no neighbours may become one, one by one. An error of `each` ends it.
+/// Merges symbols and passes the final ones to `each`. Stops at an error of `each`.
 pub(crate) fn merge<R: Rules, E>(
     rules: &R,
     symbols: impl Iterator<Item = R::Symbol>,
@@ -48,7 +52,8 @@ fn merge_in<R: Rules, E>(
     let mut parts = merge_window(rules, &given);
     let mut ended = given.len() < room;
     while !ended {
-        // The next window begins at a part of this one's last quarter. Where there is none, this one grows.
+        // The next window starts at a symbol in this one's last quarter. Without such a symbol, this window
+        // grows.
         let at = parts.partition_point(|part| part.start < room - room / 4);
         let next = parts.get(at).copied();
         let start = next.map_or(0, |part| part.start);
@@ -69,7 +74,7 @@ fn merge_in<R: Rules, E>(
     parts.into_iter().try_for_each(|part| each(part.symbol))
 }
 
-/// A symbol of a window's result, and the place of the first symbol that it is made of.
+/// A symbol in a window's result, with the position of the first symbol that it covers.
 #[derive(Clone, Copy)]
 struct Part<S> {
     symbol: S,
@@ -89,7 +94,7 @@ fn merge_window<R: Rules>(rules: &R, symbols: &[R::Symbol]) -> Vec<Part<R::Symbo
     links.filter_map(|(start, link)| Some(Part { symbol: link.symbol?, start })).collect()
 }
 
-/// The symbols in their order, and the neighbours that may become one.
+/// Symbols in a linked list, and the queue of mergeable pairs.
 struct Chain<'r, R: Rules> {
     rules: &'r R,
     links: Vec<Link<R::Symbol>>,
@@ -97,19 +102,19 @@ struct Chain<'r, R: Rules> {
 }
 
 struct Link<S> {
-    /// None once it is part of the one before it.
+    /// `None` after it was merged into the previous symbol.
     symbol: Option<S>,
     before: Option<usize>,
-    /// Beyond the last there is none.
+    /// Index of the next symbol; out of range for the last one.
     after: usize,
 }
 
-/// Two neighbours that may become one.
+/// Two adjacent symbols that may merge.
 struct Pair<R: Rules> {
     rank: R::Rank,
     left: usize,
     right: usize,
-    /// What they were when the pair was found: if they are something else, it is out of date.
+    /// The symbols when the pair was queued. If they have changed, the pair is stale.
     symbols: [R::Symbol; 2],
     joint: R::Symbol,
 }
@@ -119,7 +124,7 @@ impl<R: Rules> Chain<'_, R> {
         self.links.get(index)?.symbol
     }
 
-    /// Queues two neighbours if they may become one.
+    /// Queues two adjacent symbols if a rule applies.
     fn propose(&mut self, left: Option<usize>, right: usize) {
         let Some(left) = left else { return };
         let (Some(first), Some(second)) = (self.symbol(left), self.symbol(right)) else { return };
@@ -128,7 +133,7 @@ impl<R: Rules> Chain<'_, R> {
         }
     }
 
-    /// Makes the pair one symbol if it is still what it was.
+    /// Merges a pair unless it is stale.
     fn join(&mut self, pair: &Pair<R>) {
         let Ok([left, right]) = self.links.get_disjoint_mut([pair.left, pair.right]) else { return };
         if [left.symbol, right.symbol] != pair.symbols.map(Some) {

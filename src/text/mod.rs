@@ -1,10 +1,9 @@
-//! Text in and out: what the tokens of a model spell, and how text becomes tokens.
+//! Text in and out: vocabularies, tokenizers, detokenisation, stop strings and chat templates.
 //!
-//! The core part needs no dependency: [`Vocab`] knows what each token spells, [`Detokenizer`] turns a
-//! stream of ids into whole UTF-8, [`StopMatcher`] finds stop strings across tokens. With the feature
-//! `text` come the `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). What samples ids
-//! is in `crate::sample`; where the metadata come from is in `crate::checkpoint`, and `folder` makes the same of a folder's
-//! `tokenizer.json`.
+//! The core part needs no dependency. [`Vocab`] has the bytes of each token, [`Detokenizer`] turns a stream
+//! of ids into valid UTF-8, and [`StopMatcher`] finds stop strings across tokens. The feature `text` adds the
+//! `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). Sampling is in `crate::sample`.
+//! Metadata come from `crate::checkpoint`, or from the `tokenizer.json` of a model folder (`folder`).
 //!
 //! ```no_run
 //! # #[cfg(feature = "text")]

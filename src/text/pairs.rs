@@ -1,5 +1,5 @@
-//! Byte-pair encoding of pieces that are written as text, as `tokenizer.json` has it: characters are merged by rules. GGUF
-//! has scores in their place (`spm.rs`), which merge neighbours that no rule names.
+//! BPE with merge rules on SentencePiece-style pieces, as in `tokenizer.json`. GGUF has scores instead of
+//! rules (`spm.rs`); scores also merge neighbours without a rule.
 
 use super::error::TextError;
 use super::index::{Index, Key};
@@ -14,7 +14,7 @@ use super::warnings::{Pieces, Warnings};
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
-/// Segments text by rules.
+/// SentencePiece-style tokenizer with merge rules.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     pieces: Index,
@@ -25,7 +25,7 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// Indexes pieces and rules, which are lines of two pieces and a space.
+    /// Indexes pieces and rules. A rule is a line with two pieces and a space.
     pub(crate) fn new(vocab: &Vocab, rules: &Strings, runs: RunsOfUnknown, warnings: &mut Warnings) -> Pairs {
         let from_text = |id: &TokenId| {
             !matches!(vocab.kind(*id), Some(TokenKind::Control | TokenKind::Unknown | TokenKind::Byte))
@@ -48,18 +48,18 @@ impl Pairs {
         Pairs { pieces, rules: pairs, bytes: ByteTokens::new(vocab), unknown: vocab.unknown(), runs }
     }
 
-    /// Whether a token may stand for any number of characters.
+    /// Whether one token may cover any number of characters.
     pub(crate) fn has_long_tokens(&self) -> bool {
         self.runs == RunsOfUnknown::OneToken && !self.bytes.are_all()
     }
 
-    /// Appends the tokens of `text`, in which spaces are already written `▁`.
+    /// Appends the tokens of `text`. Spaces are already replaced by `▁`.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
         let symbols = self.symbols(vocab, text)?;
         merge(&self.rules, symbols.into_iter(), |id| out.push(id))
     }
 
-    /// Tokens of characters: their own, or those of their bytes, or the unknown one.
+    /// Initial symbols: the token of each character, otherwise its byte tokens, otherwise the unknown token.
     fn symbols(&self, vocab: &Vocab, text: &str) -> Result<Vec<TokenId>, TextError> {
         let mut symbols = Vec::with_capacity(text.len());
         let mut unknown = None;
@@ -69,7 +69,8 @@ impl Pairs {
                 symbols.extend(unknown.take());
                 symbols.push(id);
             } else if let Some(ids) = self.bytes.of(spelled) {
-                // What is unknown goes on behind them, as in Hugging Face's own.
+                // A pending unknown token is emitted after the byte tokens, as in Hugging Face's
+                // implementation.
                 symbols.extend(ids);
             } else {
                 if self.runs == RunsOfUnknown::EachCharacter {
@@ -83,7 +84,7 @@ impl Pairs {
     }
 }
 
-/// A line as a rule. `None` where one of the pieces, or both together, are no token.
+/// Parses a rule; `None` if a piece or the merged piece is not a token.
 fn pair_rule(vocab: &Vocab, pieces: &Index, line: &str) -> Option<PairRule> {
     let (left, right) = line.split_once(' ')?;
     let token = |piece: &str| pieces.find(vocab, piece.as_bytes());

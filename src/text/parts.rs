@@ -1,7 +1,7 @@
-//! The tokenizer's metadata, read from a model file into plain values.
+//! [`VocabParts`]: the tokenizer metadata of a model file as plain values.
 //!
-//! Values may have any type that says the same: converters have written ids as signed numbers, flags as 0 and
-//! 1, scores as integers. Whether the values fit each other is the matter of `mend.rs`.
+//! Values of any equivalent type are accepted: converters have written ids as signed numbers, flags as 0 and
+//! 1, scores as integers. `mend.rs` checks their consistency.
 
 use super::error::TextError;
 use super::spaces::Spaces;
@@ -9,7 +9,7 @@ use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::{Array, Metadata, Strings, Value};
 
-/// The keys, as they stand in the file and in error messages.
+/// Metadata keys, as in files and error messages.
 pub(crate) mod key {
     pub(crate) const MODEL: &str = "tokenizer.ggml.model";
     pub(crate) const PRE: &str = "tokenizer.ggml.pre";
@@ -29,7 +29,7 @@ pub(crate) mod key {
     #[cfg(feature = "text")]
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-    /// What stands for a key in the documents of a folder.
+    /// Counterpart of a GGUF key in the documents of a folder.
     #[cfg(feature = "safetensors")]
     pub(crate) fn in_documents(key: &'static str) -> &'static str {
         match key {
@@ -47,45 +47,45 @@ pub(crate) mod key {
     }
 }
 
-/// Code of a token that never comes from text.
+/// Code of a token that is never produced from text.
 pub(crate) const UNUSED: u32 = 5;
 
-/// How the pieces of a vocabulary are written down.
+/// Spelling of a vocabulary's pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling {
     /// `gpt2`: each byte is a printable character.
     ByteLevel,
-    /// A `gpt2` vocabulary whose converter wrote the text itself.
+    /// `gpt2` vocabulary with plain text instead of the byte alphabet, by mistake of the converter.
     Plain,
-    /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for lone bytes.
+    /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for single bytes.
     SentencePiece,
 }
 
-/// What characters that a vocabulary cannot spell become.
+/// Treatment of characters outside the vocabulary (`fuse_unk`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(any(feature = "text", feature = "safetensors")),
     allow(dead_code, reason = "only folders have them")
 )]
 pub(crate) enum RunsOfUnknown {
-    /// The unknown token for each run of them.
+    /// One unknown token per run of such characters.
     OneToken,
-    /// The unknown token for each of them.
+    /// One unknown token per character.
     EachCharacter,
 }
 
-/// What a token does to the text beside it.
+/// Added-token options: the effect of a token on adjacent text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edge {
-    /// It stands for white space before it, too.
+    /// `lstrip`: absorbs white space before the token.
     pub(crate) takes_left: bool,
-    /// And for that behind it.
+    /// `rstrip`: absorbs white space after the token.
     pub(crate) takes_right: bool,
-    /// Beside a letter it is ordinary text.
+    /// `single_word`: no match inside a word.
     pub(crate) is_word: bool,
 }
 
-/// The tokenizer's metadata as plain values. Ids and codes may be anything that the file says.
+/// The tokenizer's metadata as plain values. Ids and codes are not validated.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabParts {
     pub(crate) model: String,
@@ -99,21 +99,21 @@ pub(crate) struct VocabParts {
     pub(crate) eom: Option<i64>,
     pub(crate) unknown: Option<i64>,
     pub(crate) padding: Option<i64>,
-    /// Further tokens that end a sequence, where a file lists several.
+    /// Further end-of-sequence tokens, if a file lists several.
     pub(crate) ends: Vec<i64>,
     pub(crate) add_bos: Option<bool>,
-    /// Of a vocabulary whose pieces are written as text.
+    /// Treatment of spaces, for SentencePiece-style vocabularies.
     pub(crate) spaces: Option<Spaces>,
-    /// Where pieces that are written as text merge by rules, not by scores.
+    /// Present for SentencePiece-style vocabularies with merge rules instead of scores.
     pub(crate) by_rules: Option<RunsOfUnknown>,
-    /// Of tokens that do something to the text beside them.
+    /// Options of added tokens, where not default.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) edges: Vec<(TokenId, Edge)>,
     pub(crate) warnings: Warnings,
 }
 
 impl VocabParts {
-    /// Reads what [`super::Vocab`] needs.
+    /// Reads the parts of a [`super::Vocab`].
     pub(crate) fn read(metadata: &Metadata) -> Result<VocabParts, TextError> {
         let model = metadata.str(key::MODEL)?.ok_or(TextError::MissingKey { key: key::MODEL })?;
         let tokens = metadata.strings(key::TOKENS)?.ok_or(TextError::MissingKey { key: key::TOKENS })?;
@@ -140,7 +140,7 @@ impl VocabParts {
         })
     }
 
-    /// Tokens that are numbers and spell nothing, of which some end a sequence.
+    /// Parts of a vocabulary of ids without text. `ends` are the end-of-sequence tokens.
     pub(crate) fn of_numbers(count: usize, ends: impl IntoIterator<Item = impl Into<i64>>) -> VocabParts {
         let ends: Vec<i64> = ends.into_iter().map(Into::into).collect();
         VocabParts {
@@ -155,7 +155,7 @@ impl VocabParts {
         }
     }
 
-    /// How the tokens are written, by the kind of the tokenizer.
+    /// Spelling of the tokens, by the kind of tokenizer.
     pub(crate) fn spelling(&self) -> Result<Spelling, TextError> {
         match self.model.as_str() {
             "gpt2" => Ok(Spelling::ByteLevel),
@@ -165,8 +165,8 @@ impl VocabParts {
     }
 }
 
-/// GGUF has no key for edges. Phi 3's markers take the white space behind them, as its tokenizer says and llama.cpp
-/// does by the model's name.
+/// Options of added tokens, which GGUF has no key for. Phi 3's markers absorb the following white space: its
+/// tokenizer sets `rstrip`, and llama.cpp detects the model by name.
 fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
     if !metadata.str("general.architecture").is_ok_and(|name| name == Some("phi3")) {
         return Vec::new();
@@ -179,7 +179,7 @@ fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
     markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), edge))).collect()
 }
 
-/// Reads values of types that converters have mixed up.
+/// Reader that tolerates the type confusions of converters.
 struct Reader<'m> {
     metadata: &'m Metadata,
     tokens: &'m Strings,
@@ -187,7 +187,7 @@ struct Reader<'m> {
 }
 
 impl Reader<'_> {
-    /// The token ids of a key: a number of any width, a piece by its spelling, or a list of either.
+    /// Token ids of a key: a number of any width, a piece, or a list of either.
     fn ids(&mut self, key: &str) -> Vec<i64> {
         let Some(value) = self.metadata.get(key) else { return Vec::new() };
         let found = match value {
@@ -253,7 +253,7 @@ impl Reader<'_> {
     }
 }
 
-/// An integer of any type; what is out of range stays out of range.
+/// Integer of any type. Out-of-range values saturate and stay invalid.
 fn integer(value: &Value) -> Option<i64> {
     Some(match *value {
         Value::U8(v) => v.into(),
@@ -280,17 +280,17 @@ fn integers(array: &Array) -> Option<Vec<i64>> {
         Array::I32(v) => v.iter().map(|&v| v.into()).collect(),
         Array::U64(v) => v.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect(),
         Array::I64(v) => v.clone(),
-        // A cast cuts a fraction off and keeps what is out of range out of range.
+        // Casts truncate fractions and saturate out-of-range values.
         Array::F32(v) => v.iter().map(|&v| v as i64).collect(),
         Array::F64(v) => v.iter().map(|&v| v as i64).collect(),
         _ => return None,
     })
 }
 
-/// Codes of kinds; what fits no u32 is no kind either way.
+/// Codes of kinds. Values that do not fit u32 are no valid kind in any case.
 fn types(array: &Array) -> Option<Vec<u32>> {
     match array {
-        // As converters write it, without a copy in between.
+        // The usual type, without an intermediate copy.
         Array::I32(codes) => {
             Some(codes.iter().map(|&code| u32::try_from(code).unwrap_or(u32::MAX)).collect())
         }

@@ -1,8 +1,9 @@
-//! How text is cut before byte-pair merging: each family of tokenizers has its own regular expressions.
+//! Pre-tokenizers: regular expressions that split text into words before byte-pair merging, one set per
+//! tokenizer family.
 //!
-//! The public definitions end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to the
-//! word after it. That look-ahead is done here by hand, so that the expressions need no backtracking and
-//! every text takes linear time. The table of names and rules is in `rules.rs`.
+//! The public definitions end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to the next
+//! word. That look-ahead is implemented by hand, so that the expressions need no backtracking and every text
+//! takes linear time. The table of names and rules is in `rules.rs`.
 
 mod rules;
 
@@ -10,22 +11,22 @@ use super::error::TextError;
 use regex::Regex;
 use rules::{RULES, Rule, Spaces, Step};
 
-/// Whether a word that is a token is taken as it is, without merging.
+/// Whether a word that is a token is taken without merging (`ignore_merges`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WholeWords {
     Taken,
     Merged,
 }
 
-/// Cuts text into the words within which bytes are merged.
+/// Splits text into the words within which bytes are merged.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
-    /// Each cuts what the one before it made.
+    /// Splitting steps. Each splits the words of the previous one.
     cuts: Vec<Cut>,
     whole_words: WholeWords,
 }
 
-/// Matches are words, and what is between them.
+/// A splitting step. Matches are words, and so is the text between them.
 #[derive(Debug)]
 struct Cut {
     pattern: Regex,
@@ -33,14 +34,14 @@ struct Cut {
 }
 
 impl PreTokenizer {
-    /// The pre-tokenizer of this name.
+    /// The pre-tokenizer with this name.
     pub(crate) fn named(name: &str) -> Result<PreTokenizer, TextError> {
         let rule = RULES.iter().find(|rule| rule.names.contains(&name)).ok_or_else(|| unknown(name))?;
         let cuts = rule.steps.iter().map(Cut::new).collect::<Result<_, _>>()?;
         Ok(PreTokenizer { cuts, whole_words: rule.whole_words })
     }
 
-    /// The name of the rule that cuts by these expressions, one after the other, as `tokenizer.json` has them; none if
+    /// Name of the rule with these expressions, applied in order, as `tokenizer.json` has them; `None` if
     /// there is no such rule.
     #[cfg(feature = "safetensors")]
     pub(crate) fn name_of(expressions: &[String], whole_words: WholeWords) -> Option<&'static str> {
@@ -53,12 +54,13 @@ impl PreTokenizer {
         RULES.iter().find(same).and_then(|rule| rule.names.first()).copied()
     }
 
-    /// Whether words that are tokens are taken whole.
+    /// Whether words that are tokens are taken without merging.
     pub(crate) fn whole_words(&self) -> WholeWords {
         self.whole_words
     }
 
-    /// The words of `text`, in order; together they are the text. An error of `each` ends it.
+    /// Passes the words of `text` to `each`, in order; their concatenation is the text. Stops at an error of
+    /// `each`.
     pub(crate) fn try_words<'t, E>(
         &self,
         text: &'t str,
@@ -90,7 +92,7 @@ impl Cut {
         Ok(Cut { pattern, spaces: step.spaces })
     }
 
-    /// How much of a match is the word: `\s+(?!\S)` gives its last character back to the word that follows.
+    /// Length of the word in a match: `\s+(?!\S)` leaves the last character to the next word.
     fn kept(&self, found: &str, at_end: bool) -> usize {
         let Some(last) = found.chars().next_back() else { return found.len() };
         let own_word = match self.spaces {
@@ -106,12 +108,12 @@ impl Cut {
     }
 }
 
-/// GPT-2's words, as `tokenizer.json` has them.
+/// GPT-2's expression, as in `tokenizer.json`.
 #[cfg(feature = "safetensors")]
 pub(crate) const GPT2_WORDS: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// An expression as the rules have it.
+/// An expression in the form of the table: without look-ahead.
 #[cfg(feature = "safetensors")]
 fn without_look_ahead(expression: &str) -> (String, Spaces) {
     let Some(rest) = expression.strip_suffix(r"|\s+(?!\S)|\s+") else {

@@ -1,4 +1,4 @@
-//! Merge rules: which two symbols become one, and how early. Found by the pair.
+//! BPE merge rules: pairs of symbols with their result, found by the pair.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasher, RandomState};
@@ -8,16 +8,16 @@ use hashbrown::HashTable;
 use super::merge;
 use crate::TokenId;
 
-/// The rules in the order in which they apply. A rule takes 16 to 24 bytes, and no string.
+/// Merge rules in order of priority. A rule takes 16 to 24 bytes and no string.
 #[derive(Debug, Default)]
 pub(crate) struct PairRules {
     rules: Vec<PairRule>,
-    /// Numbers of rules, by what they join.
+    /// Index from pairs to rule numbers.
     by_pair: HashTable<u32>,
     hasher: RandomState,
 }
 
-/// Two symbols, and what they become.
+/// Two symbols and the symbol that replaces them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PairRule {
     pub(crate) pair: [TokenId; 2],
@@ -25,7 +25,7 @@ pub(crate) struct PairRule {
 }
 
 impl PairRules {
-    /// None yet, with room for so many.
+    /// Empty, with capacity for `count` rules.
     pub(crate) fn with_capacity(count: usize) -> PairRules {
         PairRules {
             rules: Vec::with_capacity(count),
@@ -34,7 +34,7 @@ impl PairRules {
         }
     }
 
-    /// Adds the next rule. If its pair has one already, that one counts.
+    /// Appends a rule. If its pair has a rule already, the earlier one applies.
     pub(crate) fn push(&mut self, rule: PairRule) {
         let Ok(number) = u32::try_from(self.rules.len()) else { return };
         self.rules.push(rule);

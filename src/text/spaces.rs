@@ -1,33 +1,33 @@
-//! Spaces in pieces that are written as text: each is a mark, and a text may get one before it that it does not have.
+//! SentencePiece's treatment of spaces: the mark `▁` in place of a space, and the optional space prefix.
 
-/// The mark for a space.
+/// Mark for a space in pieces.
 #[cfg(any(feature = "text", feature = "safetensors"))]
 pub(crate) const MARK: char = '▁';
 
-/// When a mark comes before plain text.
+/// Condition for a mark before plain text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "safetensors"), allow(dead_code, reason = "only folders have the others"))]
 pub(crate) enum SpacePrefix {
     #[default]
     Never,
-    /// Before each stretch between special tokens.
+    /// Before each stretch of text between special tokens.
     Each,
-    /// Before each of them that does not begin with a mark itself.
+    /// Before each stretch that does not start with a mark.
     EachUnlessMarked,
-    /// Before the one at the beginning of the text, if it does not begin with a mark itself.
+    /// Before the stretch at the start of the text, unless it starts with a mark.
     FirstUnlessMarked,
 }
 
-/// What becomes of the spaces of a text.
+/// Treatment of the spaces of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spaces {
     pub(crate) prefix: SpacePrefix,
-    /// Whether a piece has a mark nowhere but at its beginning.
+    /// Whether pieces have marks only at their start.
     pub(crate) are_cut: bool,
 }
 
 impl Spaces {
-    /// With a mark before each stretch, or before none.
+    /// A mark before each stretch, or none.
     pub(crate) fn before_each(is_wanted: bool) -> Spaces {
         let prefix = if is_wanted { SpacePrefix::Each } else { SpacePrefix::Never };
         Spaces { prefix, ..Spaces::default() }
@@ -36,7 +36,7 @@ impl Spaces {
 
 #[cfg(feature = "text")]
 impl Spaces {
-    /// The plain text that begins at `start` of the whole text, with marks for spaces.
+    /// Plain text with marks for spaces. `start` is its byte offset in the whole text.
     pub(crate) fn marked(self, plain: &str, start: usize) -> String {
         let is_marked = plain.starts_with([' ', MARK]);
         let prefixed = match self.prefix {
@@ -51,7 +51,7 @@ impl Spaces {
         marked
     }
 
-    /// The parts of a marked text that merge each for itself.
+    /// The parts of a marked text that are merged separately.
     pub(crate) fn parts(self, marked: &str) -> impl Iterator<Item = &str> {
         let marks = marked.match_indices(MARK).map(|(at, _)| at).filter(|&at| at > 0);
         let cuts = marks.take(if self.are_cut { usize::MAX } else { 0 });

@@ -1,8 +1,8 @@
-//! SentencePiece-style segmentation by scores, as Llama 2 and Gemma want it.
+//! SentencePiece-style BPE with scores, as in Llama 2 and Gemma.
 //!
-//! Characters are merged pairwise, always the pair whose joint piece has the highest score, until no pair of
-//! neighbours is a piece. What is left without a piece falls back to bytes. This is the byte-pair variety of
-//! SentencePiece; the unigram variety (a search for the best path) is not used by the supported families.
+//! The adjacent pair of symbols with the highest score of its joint piece is merged, until no pair is a
+//! piece. Text without a piece falls back to bytes. This is the BPE variant of SentencePiece; the supported
+//! families do not use the unigram variant (a search for the best path).
 
 use super::error::TextError;
 use super::index::{Index, Key};
@@ -13,17 +13,17 @@ use super::vocab::Vocab;
 use crate::TokenId;
 use std::cmp::Ordering;
 
-/// Segments text by the scores of its pieces.
+/// Tokenizer with a score per piece.
 #[derive(Debug)]
 pub(crate) struct Spm {
     pieces: Index,
-    /// By id.
+    /// Score by token id.
     scores: Vec<f32>,
     bytes: ByteTokens,
     unknown: Option<TokenId>,
 }
 
-/// What is segmented, and what with.
+/// A text with its tokenizer and vocabulary.
 #[derive(Clone, Copy)]
 struct Text<'t> {
     spm: &'t Spm,
@@ -31,27 +31,27 @@ struct Text<'t> {
     text: &'t str,
 }
 
-/// Bytes of the text: a piece or a single character.
+/// Byte range of the text: a piece or a single character.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stretch {
     start: usize,
     len: usize,
 }
 
-/// The score of a piece.
+/// Score of a piece, with a total order.
 struct Score(f32);
 
 impl Spm {
     /// Indexes the pieces.
     pub(crate) fn new(vocab: &Vocab, scores: Vec<f32>) -> Spm {
-        // Control and unused tokens never come from text.
+        // Control and unused tokens are never produced from text.
         let from_text =
             |id: &TokenId| matches!(vocab.kind(*id), Some(TokenKind::Normal | TokenKind::UserDefined));
         let pieces = Index::new(vocab, Key::Piece, vocab.ids().filter(from_text));
         Spm { pieces, scores, bytes: ByteTokens::new(vocab), unknown: vocab.unknown() }
     }
 
-    /// Appends the tokens of `text`, in which spaces are already written `▁`.
+    /// Appends the tokens of `text`. Spaces are already replaced by `▁`.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
         let characters = text.char_indices().map(|(start, c)| Stretch { start, len: c.len_utf8() });
         let text = Text { spm: self, vocab, text };
@@ -59,7 +59,7 @@ impl Spm {
     }
 }
 
-/// `<0xNN>` tokens, by byte.
+/// Byte tokens `<0xNN>`, by byte.
 #[derive(Debug)]
 pub(crate) struct ByteTokens(Box<[Option<TokenId>; 256]>);
 
@@ -75,12 +75,12 @@ impl ByteTokens {
         ByteTokens(bytes)
     }
 
-    /// Whether every byte has one.
+    /// Whether every byte has a token.
     pub(crate) fn are_all(&self) -> bool {
         self.0.iter().all(Option::is_some)
     }
 
-    /// Those of a text; none where one is missing.
+    /// Byte tokens of a text; `None` if one is missing.
     pub(crate) fn of(&self, text: &str) -> Option<impl Iterator<Item = TokenId>> {
         let token = |byte: u8| self.0.get(usize::from(byte)).copied().flatten();
         text.bytes().all(|byte| token(byte).is_some()).then(|| text.bytes().filter_map(token))

@@ -1,21 +1,21 @@
-//! Stop strings over streamed text: found across pieces, and nothing of one is ever let out.
+//! Stop strings in streamed text. They are found across pieces, and no part of one is emitted.
 //!
-//! The matcher works on text, after the detokenizer: a stop string need not begin or end where a token
-//! does. Stop tokens are the engine's matter.
+//! The matcher works on text after detokenisation, because a stop string need not start or end at a token
+//! boundary. The engine handles stop tokens.
 
-/// What a push let out.
+/// Result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopOutcome<'a> {
     /// Text that is certainly not part of a stop string.
     pub emit: &'a str,
-    /// The stop string that has been met, if one has; the text ends before it.
+    /// The stop string that was found, if any. The text ends before it.
     pub stop: Option<&'a str>,
 }
 
-/// Watches a stream of text for stop strings.
+/// Matcher for stop strings in a stream of text.
 ///
-/// The first stop string to be completed ends the text; where two end at the same character, the longer
-/// one counts. The result therefore does not depend on how the stream was cut.
+/// The stop string that is completed first ends the text; of two that end at the same character, the longer
+/// one. So the result does not depend on how the stream is split.
 ///
 /// ```
 /// use ottava::text::StopMatcher;
@@ -27,21 +27,21 @@ pub struct StopOutcome<'a> {
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text that may be the beginning of a stop string.
+    /// Possible prefix of a stop string.
     held: String,
     emitted: String,
-    /// Which stop string has been met.
+    /// Index of the stop string that was found.
     met: Option<usize>,
 }
 
 impl StopMatcher {
-    /// A matcher for these strings; empty ones are ignored.
+    /// Matcher for these strings. Empty strings are ignored.
     pub fn new(stops: Vec<String>) -> StopMatcher {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
         StopMatcher { stops, held: String::new(), emitted: String::new(), met: None }
     }
 
-    /// Takes the next piece of text and says what may be shown. After a stop nothing more comes.
+    /// Consumes a piece of text and returns the text that can be shown. Emits nothing after a stop string.
     pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
         self.emitted.clear();
         if self.met.is_none() {
@@ -57,7 +57,7 @@ impl StopMatcher {
         StopOutcome { emit: &self.emitted, stop }
     }
 
-    /// Ends the stream: what was held back for a stop string that did not come.
+    /// Ends the stream. Returns the text held back for a stop string that was not completed.
     pub fn flush(&mut self) -> &str {
         self.emitted.clear();
         if self.met.is_none() {
@@ -67,7 +67,7 @@ impl StopMatcher {
         &self.emitted
     }
 
-    /// Where the stop string begins that is completed first, and its number.
+    /// Start and index of the stop string that is completed first.
     fn first_stop(&self) -> Option<(usize, usize)> {
         let occurrence = |(index, stop): (usize, &String)| {
             self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, index))
@@ -75,7 +75,7 @@ impl StopMatcher {
         self.stops.iter().enumerate().filter_map(occurrence).min().map(|(_end, start, index)| (start, index))
     }
 
-    /// Length of the longest end of the held text with which a stop string begins.
+    /// Length of the longest suffix of the held text that is a prefix of a stop string.
     fn held_back(&self) -> usize {
         let overlap = |stop: &String| {
             let prefixes = stop.char_indices().map(|(end, _)| &stop[..end]);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The specification: the text up to the stop string whose end comes first (the longest of those).
+    /// Reference implementation: the text up to the stop string with the first end (the longest of those).
     fn naive<'t>(text: &'t str, stops: &[String]) -> (&'t str, Option<&'t str>) {
         for end in (0..=text.len()).filter(|&end| text.is_char_boundary(end)) {
             let ending = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));

@@ -1,33 +1,33 @@
-//! Chat templates: messages to the text that a model was trained to continue.
+//! Chat templates: from messages to the text that a model was trained to continue.
 //!
-//! The template is a program out of a model file, so it is not trusted. It runs in `minijinja`, rewritten so
-//! that it can neither run nor grow without end (`program.rs`, `bounds.rs`), on a thread of its own whose
-//! stack is deep enough for any nesting that passes those limits. What it finds there is what
-//! `transformers` gives its templates (`environment.rs`): Jinja2's immutable sandbox with `trim_blocks`,
-//! `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`, `strftime_now` and `generation` tags.
+//! A template is a program from a model file and therefore untrusted. It runs in `minijinja`, rewritten to
+//! bound its run time and memory (`program.rs`, `bounds.rs`). It has its own thread, with a stack deep enough
+//! for any nesting within those limits. The environment is that of `transformers` (`environment.rs`):
+//! Jinja2's immutable sandbox with `trim_blocks`, `lstrip_blocks`, loop controls, its own `tojson`,
+//! `raise_exception`, `strftime_now` and `generation` tags.
 //!
-//! Nor are the messages trusted: every string carries who wrote it (`origin.rs`), and only what the template
-//! wrote can become a control token.
+//! Messages are untrusted, too: every string has an origin (`origin.rs`), and only text of the template can
+//! become a control token.
 //!
 //! # Differences from Jinja2
 //!
 //! - Steps, time, bytes, items and depth are bounded, a field of a format has at most 10,000 characters, an
-//!   integer 127 bits: the process must outlive every file.
+//!   integer 127 bits: the process must survive any file.
 //! - `include`, `import`, `extends`, `super` and `self` fail: a model file has one template.
-//! - There is no `lipsum`, and no filter `random`, `urlencode`, `urlize`, `wordwrap` or `xmlattr`, no `encode`
-//!   and `translate` of strings: no public chat template has a use for them.
-//! - Generators are lists where they are printed or given to `tojson`: Python prints an address or fails.
+//! - There is no `lipsum`, and no filter `random`, `urlencode`, `urlize`, `wordwrap` or `xmlattr`, no
+//!   `encode` and `translate` of strings: no public chat template uses them.
+//! - Generators are lists if they are printed or passed to `tojson`: Python prints an address or fails.
 //!   Methods and objects print without an address.
-//! - Unlike types have an order in `sort`, between two constants, and in all but the last of the
-//!   comparisons `a < b < c`; `1` and `true` are two keys of a dictionary; an empty namespace is false. That
-//!   is how the engine's values are, and a template that meets it fails in Jinja2 or has no sense.
-//! - The default of a macro's parameter does not see the parameters before it (the engine fills them from
+//! - Different types have an order in `sort`, between two constants, and in all but the last of the
+//!   comparisons `a < b < c`. `1` and `true` are two keys of a dictionary; an empty namespace is false. This
+//!   follows from the engine's values; a template that depends on it fails in Jinja2 or has no meaning.
+//! - The default of a macro's parameter cannot refer to the preceding parameters (the engine fills them from
 //!   the last to the first).
-//! - `safe` makes Python's `Markup` for `+` only; its other operators take it as a plain string.
+//! - `safe` creates Python's `Markup` for `+` only; its other operators take it as a plain string.
 //! - `strftime_now` is in UTC and in English, so that a prompt does not depend on the machine.
-//! - A loop over a tuple wants its parentheses (`for x in (1, 2)`); half a character that an escape makes
-//!   (`'\ud83d'`) is an error, as no text can hold it.
-//! - What the engine has beyond Jinja2 stays (`do`, and `with` around a block).
+//! - A loop over a tuple needs parentheses (`for x in (1, 2)`).
+//! - Half of a surrogate pair from an escape (`'\ud83d'`) is an error, because UTF-8 cannot represent it.
+//! - Extensions of the engine remain (`do`, and `with` around a block).
 
 mod arguments;
 mod bounds;
@@ -74,16 +74,16 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Stack for parsing and running a template, in bytes; the pages are only used when touched.
+/// Stack size for parsing and running a template, in bytes. Only touched pages become resident.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Roles that every template may know.
+/// Roles that any template may use.
 const ROLES: [&str; 8] = ["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"];
 
-/// So many characters of a role are in the message that refuses it.
+/// Maximum number of characters of a role in an error message.
 const ROLE_SHOWN: usize = 40;
 
-/// What a template is given besides the messages. Default: it begins the answer, and there are no tools.
+/// Inputs of a template in addition to the messages. Default: a generation prompt and no tools.
 ///
 /// ```
 /// use ottava::text::RenderOptions;
@@ -94,18 +94,18 @@ const ROLE_SHOWN: usize = 40;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenderOptions {
-    /// End with the beginning of the assistant's answer.
+    /// Ends the prompt with the start of the assistant's answer. Default: true.
     pub add_generation_prompt: bool,
-    /// Descriptions of tools, as the chat API has them; `None` is Jinja's `none`.
+    /// Tool definitions in the chat API's form. Default: `None`, which is `none` in the template.
     pub tools: Option<serde_json::Value>,
-    /// Further variables that some templates know (`enable_thinking`).
+    /// Further variables, for templates that use them (`enable_thinking`). Default: none.
     pub variables: serde_json::Map<String, serde_json::Value>,
-    /// What `strftime_now` takes for now (UTC); the clock where `None`.
+    /// Current time for `strftime_now` (UTC). Default: `None`, the system clock.
     pub now: Option<SystemTime>,
 }
 
 impl Default for RenderOptions {
-    /// A generation prompt, no tools.
+    /// Generation prompt, no tools, no variables, system clock.
     fn default() -> RenderOptions {
         RenderOptions {
             add_generation_prompt: true,
@@ -117,55 +117,55 @@ impl Default for RenderOptions {
 }
 
 impl RenderOptions {
-    /// Does not begin the assistant's answer: the messages end with one that goes on.
+    /// Omits the generation prompt: the last message is continued.
     pub fn without_generation_prompt(mut self) -> RenderOptions {
         self.add_generation_prompt = false;
         self
     }
 
-    /// Tools that the model may call.
+    /// Sets the tools that the model may call.
     pub fn tools(mut self, tools: serde_json::Value) -> RenderOptions {
         self.tools = Some(tools);
         self
     }
 
-    /// A further variable, beside those set before.
+    /// Adds a variable.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> RenderOptions {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// What the template takes for now.
+    /// Sets the current time.
     pub fn now(mut self, now: SystemTime) -> RenderOptions {
         self.now = Some(now);
         self
     }
 }
 
-/// The chat template of a model.
+/// Chat template of a model.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
-    /// Whether it takes the text out of a list of parts. Found out where the first list comes.
+    /// Whether the template accepts lists of content parts. Determined at the first list.
     takes_parts: OnceLock<bool>,
 }
 
 impl ChatTemplate {
-    /// The chat template of a model file; `None` where it has none.
+    /// Chat template of a model file; `None` if it has none.
     ///
     /// # Errors
-    /// As [`ChatTemplate::from_source`], and where the metadata hold something else than a string.
+    /// As [`ChatTemplate::from_source`], and for metadata of the wrong type.
     pub fn from_metadata(metadata: &Metadata, vocab: &Vocab) -> Result<Option<ChatTemplate>, TextError> {
         let source = metadata.str(key::CHAT_TEMPLATE)?;
         source.map(|source| ChatTemplate::from_source(source, vocab)).transpose()
     }
 
-    /// The chat template of a checkpoint; `None` where it has none.
+    /// Chat template of a checkpoint; `None` if it has none.
     ///
     /// # Errors
-    /// As [`ChatTemplate::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound.
+    /// As [`ChatTemplate::from_metadata`]; for a folder, [`TextError::Metadata`] for an invalid document.
     pub fn from_checkpoint(
         checkpoint: &dyn Checkpoint,
         vocab: &Vocab,
@@ -180,11 +180,11 @@ impl ChatTemplate {
         }
     }
 
-    /// A template from its Jinja source; `bos_token` and `eos_token` come from the vocabulary.
+    /// Compiles a template from its Jinja source. `bos_token` and `eos_token` come from the vocabulary.
     ///
     /// # Errors
-    /// [`TextError::TemplateSyntax`] where it does not parse, [`TextError::TemplateLimit`] where it is
-    /// longer or more deeply nested than any chat template needs to be.
+    /// [`TextError::TemplateSyntax`] if it does not parse, [`TextError::TemplateLimit`] if it exceeds the
+    /// limits on length or nesting.
     pub fn from_source(source: &str, vocab: &Vocab) -> Result<ChatTemplate, TextError> {
         let piece = |id: Option<_>| id.and_then(|id| vocab.piece(id)).unwrap_or_default().to_owned();
         let source = program::prepare(source)?;
@@ -194,8 +194,8 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The messages as the template can take them: where it does not take the text out of a user's list of parts, lists of
-    /// texts become texts, a line a part. Clients write lists whatever the model is.
+    /// Converts messages to a form that the template accepts. If it does not extract text from content parts,
+    /// lists of text parts become one text with a line per part. Clients send lists to any model.
     pub fn adapt<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
         let has_list = messages.iter().any(|message| matches!(message.content, Content::Parts(_)));
         if !has_list || self.takes_parts() {
@@ -211,7 +211,7 @@ impl ChatTemplate {
         Cow::Owned(messages.iter().map(plain).collect())
     }
 
-    /// Whether the text of a user's part is in the prompt, and the list around it is not.
+    /// Whether the text of a user's content part appears in the prompt, without the list's syntax.
     fn takes_parts(&self) -> bool {
         const TEXT: &str = "Which animals?";
         if let Some(&known) = self.takes_parts.get() {
@@ -222,13 +222,13 @@ impl ChatTemplate {
         match self.render(&[message], &RenderOptions::default()) {
             Ok(prompt) => *self.takes_parts.get_or_init(|| prompt.contains(TEXT) && !printed(&prompt)),
             Err(TextError::TemplateRender(_)) => *self.takes_parts.get_or_init(|| false),
-            // A limit or no memory: nothing is known, and the request will see the same.
+            // After a limit or memory error the answer is unknown; the request fails with the same error.
             Err(_) => true,
         }
     }
 
-    /// The prompt for these messages as a plain text. Control tokens in it must not be parsed where users
-    /// wrote the messages: [`ChatTemplate::prompt`] is for that.
+    /// Renders the prompt for these messages as plain text. Control tokens in it must not be parsed if users
+    /// wrote the messages: use [`ChatTemplate::prompt`] instead.
     ///
     /// # Errors
     /// As [`ChatTemplate::prompt`].
@@ -236,11 +236,13 @@ impl ChatTemplate {
         Ok(self.prompt(messages, options)?.into_text())
     }
 
-    /// The prompt for these messages, and which parts of it come from them, the tools and the variables.
+    /// Renders the prompt for these messages, with the origin of its parts: template or messages, tools and
+    /// variables.
     ///
     /// # Errors
-    /// [`TextError::TemplateRender`] where the template fails or refuses the messages (`raise_exception`),
-    /// [`TextError::TemplateLimit`] where it takes more steps, time or memory than it may.
+    /// [`TextError::TemplateRender`] if the template fails or rejects the messages (`raise_exception`),
+    /// [`TextError::TemplateLimit`] if it exceeds the limits on steps, time or memory;
+    /// [`TextError::TemplateMemory`] and [`TextError::TemplateThread`] if it cannot be started.
     pub fn prompt(&self, messages: &[Message], options: &RenderOptions) -> Result<ChatPrompt, TextError> {
         on_deep_stack(|| self.run(messages, options))
     }
@@ -265,7 +267,7 @@ impl ChatTemplate {
         let mut out = machinery::make_string_output(&mut text);
         let blocks: BTreeMap<&str, Instructions<'_>> = BTreeMap::new();
         let context = self.context(&messages, options);
-        // The name means nothing; with any escaping the engine tells its own strings from others.
+        // Any custom escaping makes the engine track safe strings. The name has no meaning.
         let escaping = AutoEscape::Custom("origin".into());
         machinery::eval(&env, &program, context, &blocks, &mut out, escaping).map_err(render_error)?;
         Ok(ChatPrompt::new(marks.read(&text)))
@@ -273,7 +275,7 @@ impl ChatTemplate {
 
     fn context(&self, messages: &[Json], options: &RenderOptions) -> Value {
         let mut context: BTreeMap<String, Value> = BTreeMap::new();
-        // Names that a template can spell: others could hide the functions of the rewritten program.
+        // Identifiers only: other names could shadow the functions of the rewritten program.
         let is_name = |key: &str| key != bounds::ONE && key.chars().all(|c| c == '_' || c.is_alphanumeric());
         let variables = options.variables.iter().filter(|(key, _)| is_name(key));
         context.extend(variables.map(|(key, value)| (key.clone(), Value::from(Serde(value)))));
@@ -289,8 +291,8 @@ impl ChatTemplate {
         Value::from(context)
     }
 
-    /// A message as the template sees it. Its role counts as the template's own text where the template
-    /// can be expected to build a marker of it (`<|user|>`).
+    /// A message as a template value. A role counts as the template's text if the template may build a marker
+    /// from it (`<|user|>`).
     fn message(&self, fields: &Json) -> Value {
         let field = |(name, value): (&String, &Json)| {
             let own = value.as_str().filter(|role| name == "role" && self.has_role(role));
@@ -301,17 +303,17 @@ impl ChatTemplate {
         Value::from_pairs(fields.as_object().into_iter().flatten().map(field))
     }
 
-    /// Its source, as it runs here.
+    /// Source of the template, as rewritten for the engine.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether it looks at tools: one that does not would leave them out without a word.
+    /// Whether the template uses tools. Otherwise it would silently omit them.
     pub fn knows_tools(&self) -> bool {
         self.source.contains("tools")
     }
 
-    /// What is wrong with the first message whose role the template cannot know.
+    /// Error message for the first message with a role that the template does not support.
     pub(crate) fn unknown_role(&self, messages: &[Message]) -> Option<String> {
         let at = messages.iter().position(|message| !self.has_role(&message.role))?;
         let role: String = messages[at].role.chars().take(ROLE_SHOWN).collect();
@@ -326,7 +328,7 @@ impl ChatTemplate {
     }
 }
 
-/// The strings within a value, keys included.
+/// All strings in a value, including keys.
 fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
     match value {
         Json::String(text) => found.push(text),
@@ -339,7 +341,7 @@ fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
     }
 }
 
-/// Runs the work on a thread with a deep stack; a panic in there is an error here.
+/// Runs work on a thread with a deep stack. A panic becomes an error.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
     if !room::has(STACK_BYTES + room::SMALL_BYTES) {
         return Err(TextError::TemplateMemory { bytes: STACK_BYTES });
@@ -362,7 +364,7 @@ fn render_error(error: minijinja::Error) -> TextError {
             TextError::TemplateLimit(format!("{}{at}", error.detail().unwrap_or_default()))
         }
         kind => TextError::TemplateRender(match error.detail() {
-            // A template may raise what users wrote.
+            // A template may raise user text.
             Some(detail) => format!("{}{at}", shown_line(detail)),
             None => format!("{kind}{at}"),
         }),

@@ -1,8 +1,8 @@
-//! Text to token ids, for the two kinds of tokenizer found in GGUF files.
+//! [`Tokenizer`]: text to token ids, for the kinds of tokenizer in GGUF files.
 //!
-//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`, or by rules, in `pairs.rs`. Here
-//! stands what they share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
-//! model wants them.
+//! `gpt2` is byte-level BPE (`bpe.rs`). `llama` is SentencePiece with scores (`spm.rs`) or with merge rules
+//! (`pairs.rs`). The common part is here: special tokens are matched first, then BOS and the space prefix are
+//! added where the model expects them.
 
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
@@ -25,46 +25,46 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Whether the names of control tokens in a text mean those tokens.
+/// Treatment of control-token names in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// `<|im_end|>` in the text is the control token: for prompts that their author writes whole. A chat
-    /// prompt, with the words of others in it, is for [`Tokenizer::encode_prompt`].
+    /// `<|im_end|>` in the text is the control token: for prompts written entirely by a trusted author. For
+    /// chat prompts with user text, use [`Tokenizer::encode_prompt`].
     Parse,
-    /// `<|im_end|>` in the text is ten ordinary characters: for what a user typed.
+    /// `<|im_end|>` in the text is ten ordinary characters: for user input.
     Text,
 }
 
-/// Whether to begin with the BOS token.
+/// Whether an encoding starts with the BOS token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddBos {
-    /// If the model's metadata want it and the text does not already begin with it.
+    /// If the model expects it and the text does not start with it.
     AsModel,
-    /// Never: the text goes on from something else.
+    /// Never: the text continues another one.
     No,
 }
 
-/// The tokenizer of a model.
+/// Tokenizer of a model.
 #[derive(Debug)]
 pub struct Tokenizer {
     vocab: Arc<Vocab>,
-    /// Tokens that are always matched in a text (user-defined).
+    /// Matcher for user-defined tokens, which are matched in any text.
     always: Matcher,
-    /// Those and the control tokens.
+    /// Matcher for user-defined and control tokens.
     special: Matcher,
     edges: Edges,
     pieces: Pieces,
-    /// Most bytes of plain text that become one token; none where bytes may become no token.
+    /// Maximum bytes of plain text per token; `None` if bytes may produce no token.
     longest: Option<NonZeroUsize>,
 }
 
-/// What turns plain text into ids.
+/// Encoder for plain text.
 #[derive(Debug)]
 enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
     Pairs(Pairs),
-    /// There are none: see [`TextError::NoTokenizer`].
+    /// No encoder: see [`TextError::NoTokenizer`].
     None {
         model: String,
         needs: &'static str,
@@ -72,10 +72,10 @@ enum Pieces {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model file. What the file says badly is mended, and [`Vocab::warnings`] tells it.
+    /// Tokenizer of a model file. Inconsistent metadata are repaired; [`Vocab::warnings`] lists the repairs.
     ///
     /// # Errors
-    /// Every [`TextError`] that names a key: missing, of another type, or a pre-tokenizer that is not supported.
+    /// Any [`TextError`] about a metadata key: missing, of the wrong type, or an unsupported pre-tokenizer.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TextError> {
         let parts = VocabParts::read(metadata)?;
         match merges(metadata)? {
@@ -85,11 +85,11 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer of a checkpoint. A folder without `tokenizer.json` has one that encodes no text.
+    /// Tokenizer of a checkpoint. For a folder without `tokenizer.json`, it cannot encode text.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound, or
-    /// describes a tokenizer that is not supported.
+    /// As [`Tokenizer::from_metadata`]; for a folder, [`TextError::Metadata`] for an invalid document or an
+    /// unsupported tokenizer.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, TextError> {
         match checkpoint.text() {
             TextSource::Metadata(metadata) => Tokenizer::from_metadata(metadata),
@@ -106,7 +106,7 @@ impl Tokenizer {
         }
     }
 
-    /// Of a model that no file describes: its tokens are numbers, and it encodes no text.
+    /// Tokenizer of a model without files: tokens are ids without text, and text cannot be encoded.
     pub(crate) fn of_numbers(model: &str, count: usize, ends: &[TokenId]) -> Result<Tokenizer, TextError> {
         let mut tokenizer = Tokenizer::from_parts(
             VocabParts::of_numbers(count, ends.iter().map(|id| id.0)),
@@ -131,7 +131,7 @@ impl Tokenizer {
                 (Pieces::Pairs(pairs), NonZeroUsize::new(longest))
             }
             (Spelling::SentencePiece, None) => {
-                // A character that is no piece is at most four bytes.
+                // A character without a piece becomes at most four byte tokens.
                 (Pieces::SentencePiece(Spm::new(&vocab, scores)), NonZeroUsize::new(vocab.longest().max(4)))
             }
             (Spelling::ByteLevel | Spelling::Plain, _) => {
@@ -148,27 +148,27 @@ impl Tokenizer {
         Ok(Tokenizer { vocab, always, special, edges, pieces, longest })
     }
 
-    /// What the ids spell.
+    /// The vocabulary.
     pub fn vocab(&self) -> &Arc<Vocab> {
         &self.vocab
     }
 
-    /// The vocabulary, as long as nobody else has it.
+    /// The vocabulary, if it is not shared.
     pub(super) fn vocab_mut(&mut self) -> Option<&mut Vocab> {
         Arc::get_mut(&mut self.vocab)
     }
 
-    /// The token ids of a text. Bytes for which a byte-level vocabulary has no token are left out.
+    /// Encodes a text. Bytes without a token in a byte-level vocabulary are dropped.
     ///
     /// # Errors
-    /// [`TextError::Unencodable`] for a character that a SentencePiece vocabulary without bytes and without
-    /// an unknown token cannot spell.
+    /// [`TextError::Unencodable`] for a character without a token in a SentencePiece vocabulary that has
+    /// neither byte tokens nor an unknown token; [`TextError::NoTokenizer`].
     pub fn encode(&self, text: &str, special: Special, bos: AddBos) -> Result<Vec<TokenId>, TextError> {
         self.encode_within(text, special, bos, usize::MAX)
     }
 
-    /// As [`Tokenizer::encode`], of a text that becomes at most `limit` tokens. What cannot be so short is
-    /// refused at once, anything else no later than where it passes the limit.
+    /// Like [`Tokenizer::encode`], with at most `limit` tokens. A text that is certainly too long is rejected
+    /// at once, any other at the latest when it passes the limit.
     ///
     /// # Errors
     /// [`TextError::TooLong`], and as [`Tokenizer::encode`].
@@ -186,9 +186,9 @@ impl Tokenizer {
         self.encode_between(text, matcher.matches(text), bos, limit)
     }
 
-    /// The token ids of a chat prompt: control tokens are those that the template wrote. What users wrote is
-    /// plain text, whatever it spells; where it spells no control token, the ids are those that
-    /// [`Tokenizer::encode`] gives for the whole text with [`Special::Parse`].
+    /// Encodes a chat prompt. Control tokens are recognised only in the template's own text; user text is
+    /// plain text. Without control-token names in user text, the ids are those of [`Tokenizer::encode`] for
+    /// the whole text with [`Special::Parse`].
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -196,7 +196,7 @@ impl Tokenizer {
         self.encode_prompt_within(prompt, bos, usize::MAX)
     }
 
-    /// As [`Tokenizer::encode_prompt`], of a prompt that becomes at most `limit` tokens.
+    /// Like [`Tokenizer::encode_prompt`], with at most `limit` tokens.
     ///
     /// # Errors
     /// [`TextError::TooLong`], and as [`Tokenizer::encode`].
@@ -211,8 +211,8 @@ impl Tokenizer {
         while let Some((start, end, id)) = self.special.first(text, at..text.len(), Anchored::No) {
             let (mut start, mut end, mut id) = (start, end, id);
             if self.vocab.is_control(id) && prompt.is_users(start..end) {
-                // Something shorter may begin here: a control token that the template wrote to its end, or
-                // a token that always counts.
+                // A shorter token may start here: a control token that is entirely the template's, or a
+                // user-defined token.
                 let own = self.special.first(text, start..prompt.template_end(start), Anchored::Yes);
                 let always = self.always.first(text, start..text.len(), Anchored::Yes);
                 let other = own.into_iter().chain(always).max_by_key(|&(_, end, _)| end);
@@ -229,7 +229,7 @@ impl Tokenizer {
         self.encode_between(text, found, bos, limit)
     }
 
-    /// The ids of the tokens found in a text, and of the plain text between them.
+    /// Ids of the matched tokens and of the plain text between them.
     fn encode_between(
         &self,
         text: &str,
@@ -251,7 +251,7 @@ impl Tokenizer {
         ids.after(self.vocab.bos().filter(|_| wanted))
     }
 
-    /// The fewest tokens that any text of so many bytes becomes, BOS not counted.
+    /// Minimum number of tokens of any text with this number of bytes, without BOS.
     pub fn least_tokens(&self, bytes: usize) -> usize {
         match self.longest {
             Some(longest) if !self.edges.may_take_text() => bytes.div_ceil(longest.get()),
@@ -259,12 +259,12 @@ impl Tokenizer {
         }
     }
 
-    /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.
+    /// Decodes ids to text without control tokens. Invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[TokenId]) -> String {
         self.spelled(Detokenizer::new(&self.vocab), ids)
     }
 
-    /// The same with control tokens (`<|im_end|>`).
+    /// Decodes ids to text, including control tokens (`<|im_end|>`).
     pub fn decode_with_control(&self, ids: &[TokenId]) -> String {
         self.spelled(Detokenizer::with_control(&self.vocab), ids)
     }
@@ -281,8 +281,8 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes a stretch of the text without special tokens in it. It stands at the beginning or after a special
-    /// token: where the model puts a space before text it goes there.
+    /// Encodes a stretch of text without special tokens. It follows a special token or is at the start, so
+    /// the space prefix applies.
     fn encode_plain(&self, text: &str, stretch: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
         let start = stretch.start;
         let text = text.get(stretch).unwrap_or_default();
@@ -302,7 +302,8 @@ impl Tokenizer {
         }
     }
 
-    /// Each part of plain text with marks for spaces, which begins at `start` of the whole text.
+    /// Passes each part of plain text to `each`, with marks for spaces. `start` is its byte offset in the
+    /// whole text.
     fn marked_parts(
         &self,
         plain: &str,
@@ -314,8 +315,8 @@ impl Tokenizer {
     }
 }
 
-/// The merge rules as lines of two pieces and a space. Files have them as such lines, as pairs, or as one list
-/// of both.
+/// Merge rules as lines with two pieces and a space. Files contain such lines, pairs, or a flat list of
+/// pieces.
 fn merges(metadata: &Metadata) -> Result<Option<Strings>, TextError> {
     match metadata.get(key::MERGES) {
         Some(Value::Array(Array::Nested(pairs))) => {
@@ -337,7 +338,7 @@ fn is_list_of_both(pieces: &Strings) -> bool {
     !pieces.is_empty() && pieces.len().is_multiple_of(2) && pieces.iter().all(|piece| !piece.contains(' '))
 }
 
-/// A rule of two pieces; a space in a piece is written as the alphabet of bytes writes it.
+/// Joins the two pieces of a rule. Spaces within a piece are written in the byte alphabet.
 fn joined(pair: &[&str]) -> String {
     match pair {
         [left, right] => format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ")),
@@ -345,7 +346,7 @@ fn joined(pair: &[&str]) -> String {
     }
 }
 
-/// Finds whole tokens in a text: the leftmost, of those the longest.
+/// Matcher for whole tokens in a text: leftmost, then longest.
 #[derive(Debug)]
 struct Matcher {
     automaton: Option<AhoCorasick>,
@@ -369,7 +370,7 @@ impl Matcher {
         Ok(Matcher { automaton: Some(automaton), ids })
     }
 
-    /// The first match within a range of the text, or the one that begins where the range does.
+    /// First match within a range of the text, or with `anchored` at its start.
     fn first(&self, text: &str, range: Range<usize>, anchored: Anchored) -> Option<(usize, usize, TokenId)> {
         let input = Input::new(text).range(range).anchored(anchored);
         let at = self.automaton.as_ref()?.try_find(input).ok()??;

@@ -1,16 +1,16 @@
-//! Where an answer ends, by the chat template: a base model's end of sequence often stays in the file of a model
-//! that was taught to end its turns with another token.
+//! End-of-turn detection from the chat template. Fine-tuned models often keep the base model's
+//! end-of-sequence token in their file although they end turns with another token.
 
 use super::template::{ChatTemplate, Message, RenderOptions};
 use super::tokenizer::{AddBos, Special, Tokenizer};
 use crate::TokenId;
 
-/// An answer that no template writes by itself.
+/// Sample answer that no template contains by itself.
 const ANSWER: &str = "Quokkas";
 
 impl Tokenizer {
-    /// Ends generation, too, at the control token that the template writes after an answer. Nothing changes where
-    /// it writes none, or fails; who renders messages then sees why.
+    /// Adds the control token that the template writes after an answer to the stop tokens. No effect if the
+    /// template writes none or fails; its error appears when messages are rendered.
     pub(crate) fn end_turns_as(&mut self, template: &ChatTemplate) {
         let Some(end) = self.turn_end(template) else { return };
         if self.vocab().stop_ids().contains(&end) {

@@ -1,8 +1,8 @@
-//! What each token of a model spells: bytes, kind, and the ids with a meaning of their own.
+//! [`Vocab`]: bytes and kind of each token, and the special ids.
 //!
-//! Two spellings exist in GGUF files. `gpt2` stores every byte as a printable character (the byte-level
-//! alphabet of GPT-2); `llama` (SentencePiece) stores a space as `▁` and lone bytes as `<0xNN>`. Both are
-//! undone here, once, at load. Turning text into ids is the matter of `tokenizer.rs`.
+//! GGUF files have two spellings. `gpt2` stores every byte as a printable character (the byte-level alphabet
+//! of GPT-2); `llama` (SentencePiece) stores a space as `▁` and single bytes as `<0xNN>`. Both are decoded
+//! here once, at load. `tokenizer.rs` turns text into ids.
 
 use super::byte_level::byte_of;
 use super::error::TextError;
@@ -17,7 +17,7 @@ use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
 
-/// The vocabulary of a model.
+/// Vocabulary of a model.
 #[derive(Debug)]
 pub struct Vocab {
     bytes: ByteStrings,
@@ -37,19 +37,19 @@ pub struct Vocab {
 }
 
 impl Vocab {
-    /// The vocabulary of a model file. Where two tokens are spelled alike, both decode and the lower id
-    /// encodes. What the file says badly is mended, and [`Vocab::warnings`] tells it.
+    /// Vocabulary of a model file. If two tokens have the same spelling, both are decoded and the lower id is
+    /// used for encoding. Inconsistent metadata are repaired; [`Vocab::warnings`] lists the repairs.
     ///
     /// # Errors
-    /// Every [`TextError`] that names a key: missing, of another type, or without a token.
+    /// Any [`TextError`] about a metadata key: missing, of the wrong type, or without tokens.
     pub fn from_metadata(metadata: &Metadata) -> Result<Vocab, TextError> {
         Vocab::from_parts(&VocabParts::read(metadata)?)
     }
 
-    /// The vocabulary of a checkpoint.
+    /// Vocabulary of a checkpoint.
     ///
     /// # Errors
-    /// As [`Vocab::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound.
+    /// As [`Vocab::from_metadata`]; for a folder, [`TextError::Metadata`] for an invalid document.
     pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Vocab, TextError> {
         match checkpoint.text() {
             TextSource::Metadata(metadata) => Vocab::from_metadata(metadata),
@@ -58,23 +58,23 @@ impl Vocab {
         }
     }
 
-    /// Tokens that are numbers and spell nothing, of which some end an answer.
+    /// Vocabulary of ids without text. `ends` are the stop tokens.
     ///
     /// # Errors
-    /// [`TextError::BadValue`] if there is none.
+    /// [`TextError::BadValue`] for a count of 0.
     #[cfg(not(feature = "text"))]
     pub(crate) fn of_numbers(count: usize, ends: &[TokenId]) -> Result<Vocab, TextError> {
         Vocab::from_parts(&VocabParts::of_numbers(count, ends.iter().map(|id| id.0)))
     }
 
-    /// Mends the parts and spells out every token.
+    /// Repairs the parts and decodes all tokens.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
         Ok(Vocab::new(Mended::new(parts.clone())?))
     }
 
-    /// Spells out every token.
+    /// Decodes all tokens.
     pub(crate) fn new(parts: Mended) -> Vocab {
-        // No piece spells more than its own length, so all of them end where `Ends` can say it.
+        // Decoded tokens are not longer than their pieces, so `Ends` can represent all ends.
         let spelled_max = parts.tokens.iter().map(str::len).sum();
         let mut bytes = ByteStrings {
             bytes: Vec::with_capacity(spelled_max),
@@ -106,10 +106,10 @@ impl Vocab {
         vocab
     }
 
-    /// Adds the ends of turns that the vocabulary has to the tokens at which generation ends.
+    /// Adds the vocabulary's end-of-turn tokens to the stop tokens.
     fn add_markers(&mut self) {
         let named = |name| self.find(name).is_some_and(|id| self.is_control(id));
-        // With these, a message's end is not the answer's.
+        // With these tokens, `<|end|>` ends a message but not the answer.
         let messages = named("<|return|>") && named("<|call|>");
         let ends = |id: &TokenId| match (self.piece(*id), self.kind(*id)) {
             (Some("<|end|>"), _) if messages => false,
@@ -121,41 +121,41 @@ impl Vocab {
         markers.into_iter().for_each(|id| self.stop_at(id));
     }
 
-    /// Adds a token at which generation ends.
+    /// Adds a stop token.
     pub(crate) fn stop_at(&mut self, id: TokenId) {
         self.stop_ids.push(id);
         self.stop_ids.sort_unstable();
         self.stop_ids.dedup();
     }
 
-    /// What the file says badly and what was made of it, a line each; each names the file.
+    /// Warnings about inconsistent metadata and their repair, one line each with the file's name.
     pub fn warnings(&self) -> &[String] {
         self.warnings.lines()
     }
 
-    /// A bound of the bytes that a token stands for.
+    /// Upper bound of the bytes per token.
     #[cfg(feature = "text")]
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Takes what there is to be told of the file.
+    /// Replaces the warnings.
     #[cfg(feature = "text")]
     pub(crate) fn keep_warnings(&mut self, warnings: Warnings) {
         self.warnings = warnings;
     }
 
-    /// Adds a line to what there is to be told of the file.
+    /// Adds a warning.
     #[cfg(feature = "text")]
     pub(crate) fn warn(&mut self, what: impl std::fmt::Display) {
         self.warnings.add(what);
     }
 
-    /// Appends the bytes of a merge rule's piece.
+    /// Appends the bytes of a piece in a merge rule.
     #[cfg(feature = "text")]
     pub(crate) fn spell(&self, written: &str, out: &mut Vec<u8>) {
         match self.spelling {
-            // Rules write the spaces of a piece in the alphabet even where the pieces do not.
+            // Rules use the byte alphabet for spaces even if the pieces do not.
             Spelling::Plain => out.extend_from_slice(written.replace('Ġ', " ").as_bytes()),
             spelling => spell(written, TokenKind::Normal, spelling, out),
         }
@@ -167,17 +167,17 @@ impl Vocab {
         self.kinds.len()
     }
 
-    /// What the token spells (not always whole UTF-8). `None` where the id is not in the vocabulary.
+    /// Bytes of the token, not always valid UTF-8. `None` for an id outside of the vocabulary.
     pub fn bytes(&self, id: TokenId) -> Option<&[u8]> {
         self.bytes.get(id.index())
     }
 
-    /// The token as the file writes it. `None` where the id is not in the vocabulary.
+    /// Spelling of the token in the file. `None` for an id outside of the vocabulary.
     pub fn piece(&self, id: TokenId) -> Option<&str> {
         self.pieces.get(id.index())
     }
 
-    /// The kind of the token. `None` where the id is not in the vocabulary.
+    /// Kind of the token. `None` for an id outside of the vocabulary.
     pub fn kind(&self, id: TokenId) -> Option<TokenKind> {
         self.kinds.get(id.index()).copied()
     }
@@ -187,54 +187,54 @@ impl Vocab {
         matches!(self.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
 
-    /// The token that begins a sequence.
+    /// Begin-of-sequence token.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
     }
 
-    /// The token that ends a sequence.
+    /// End-of-sequence token.
     pub fn eos(&self) -> Option<TokenId> {
         self.eos
     }
 
-    /// The token that stands for text which cannot be spelled.
+    /// Substitute for text outside the vocabulary.
     pub fn unknown(&self) -> Option<TokenId> {
         self.unknown
     }
 
-    /// The tokens at which generation ends: end of sequence and the end-of-turn markers of chat formats.
+    /// Stop tokens: end of sequence and the end-of-turn tokens of chat formats.
     pub fn stop_ids(&self) -> &[TokenId] {
         &self.stop_ids
     }
 
-    /// Whether the model wants [`Vocab::bos`] before a text.
+    /// Whether the model expects [`Vocab::bos`] before a text.
     pub fn add_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// Whether a space is put before a text, as SentencePiece does.
+    /// Whether a space is added before a text, as in SentencePiece.
     pub fn add_space_prefix(&self) -> bool {
         self.spaces.prefix != SpacePrefix::Never
     }
 
-    /// What becomes of the spaces of a text.
+    /// Treatment of the spaces of a text.
     #[cfg(feature = "text")]
     pub(crate) fn spaces(&self) -> Spaces {
         self.spaces
     }
 
-    /// The id with this spelling in the file; the lowest where there are several. Looks at every token.
+    /// Id of the token with this spelling in the file, the lowest of several. Linear search.
     pub fn find(&self, piece: &str) -> Option<TokenId> {
         self.ids().find(|&id| self.piece(id) == Some(piece))
     }
 
-    /// Every id, ascending.
+    /// All ids, ascending.
     pub fn ids(&self) -> impl Iterator<Item = TokenId> + use<> {
         (0..self.kinds.len()).map(|index| TokenId(index as u32))
     }
 }
 
-/// Appends to `out` the bytes that a piece stands for.
+/// Appends the bytes of a piece to `out`.
 fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
     let verbatim = matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
     match spelling {
@@ -258,7 +258,7 @@ fn push_char(c: char, out: &mut Vec<u8>) {
     out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
-/// As [`Strings`], of any bytes.
+/// Like [`Strings`], for arbitrary bytes.
 #[derive(Debug)]
 struct ByteStrings {
     bytes: Vec<u8>,

@@ -1,40 +1,40 @@
-//! What a vocabulary's file does not say rightly, and what is made of it: a line each, for people.
+//! Warnings about inconsistent tokenizer data and their repair, one line each.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use crate::checkpoint::shown_path;
 
-/// Most characters of a line.
+/// Maximum length of a line in characters.
 const LINE_MAX: usize = 300;
 
-/// Lines that name the file.
+/// Warnings with the name of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings {
     file: String,
     lines: Vec<String>,
-    /// The name that the file has for a key of GGUF.
+    /// Translation of GGUF keys to the names in the file.
     names: Option<fn(&'static str) -> &'static str>,
 }
 
 impl Warnings {
-    /// None yet, of this file.
+    /// No warnings yet, for this file.
     pub(crate) fn of(file: &Path) -> Warnings {
         Warnings { file: shown_path(file), ..Warnings::default() }
     }
 
-    /// None yet, of a document that has other names for GGUF's keys.
+    /// No warnings yet, for a document with other names for GGUF's keys.
     #[cfg(feature = "safetensors")]
     pub(crate) fn of_document(file: &Path, names: fn(&'static str) -> &'static str) -> Warnings {
         Warnings { names: Some(names), ..Warnings::of(file) }
     }
 
-    /// What the file calls a key of GGUF.
+    /// The file's name for a GGUF key.
     pub(crate) fn name(&self, key: &'static str) -> &'static str {
         self.names.map_or(key, |names| names(key))
     }
 
-    /// Adds a line. Line breaks and control characters become spaces, and a long line is cut.
+    /// Adds a line. Control characters become spaces, and long lines are truncated.
     pub(crate) fn add(&mut self, what: impl Display) {
         let line = format!("{}: tokenizer: {what}", self.file);
         let mut line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -52,7 +52,7 @@ impl Warnings {
     }
 }
 
-/// Pieces with the same fault: one line tells all of them.
+/// Pieces with the same problem, reported in one line.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     count: usize,
@@ -65,7 +65,7 @@ impl Pieces {
         self.first.get_or_insert_with(|| format!("{piece:?}"));
     }
 
-    /// The first and how many there are beside it. `None` if there is none.
+    /// The first piece and the number of further ones; `None` if there are none.
     pub(crate) fn shown(&self) -> Option<String> {
         let first = self.first.as_ref()?;
         Some(match self.count {

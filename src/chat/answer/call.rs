@@ -1,4 +1,4 @@
-//! A block of calls, from behind its beginning to its end.
+//! Parser for a block of calls, from after its opening marker to its end.
 
 use super::named::Named;
 use super::object::Object;
@@ -6,19 +6,19 @@ use super::out::Out;
 use super::step::{Found, Literal, Step};
 use crate::chat::format::{Call, Calls, List};
 
-/// What a character did to a block. What comes again is read before anything else.
+/// Effect of one character on a block. `again` is read again before further input.
 #[derive(Debug)]
 pub(super) enum Went {
-    /// On.
+    /// The block continues.
     On { again: String },
-    /// The block is over.
+    /// The block has ended.
     Over { again: String },
-    /// It is no call, or a broken one: the text is what had been kept of it. It counts where a marker or a name said
-    /// that it was to be a call.
+    /// Not a call, or a malformed one. `text` is the buffered raw text. `counts`: a marker or a name
+    /// announced a call, so this is malformed output.
     Broken { text: String, again: String, counts: bool },
 }
 
-/// What was left of a block when nothing more came.
+/// Remainder of a block at the end of input.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) text: String,
@@ -26,17 +26,17 @@ pub(super) struct Left {
     pub(super) is_broken: bool,
 }
 
-/// A block being read.
+/// State of one block.
 #[derive(Debug)]
 pub(super) struct Block {
     row: &'static Calls,
     state: State,
     is_list: bool,
     literal: Literal,
-    /// What came since the last call, or since the block's beginning.
+    /// Raw text since the last call, or since the start of the block.
     raw: String,
     has_started: bool,
-    /// Whether something said that calls come.
+    /// Whether a marker or a tool's name announced a call.
     is_sure: bool,
 }
 
@@ -45,13 +45,13 @@ enum State {
     Begin,
     Object(Object),
     Named(Named),
-    /// What ends the block, or stands between calls.
+    /// Between calls, or before the block's end.
     After,
     Close,
 }
 
 impl Block {
-    /// A block that began with this text.
+    /// Block with the raw text so far.
     pub(super) fn new(row: &'static Calls, raw: String) -> Block {
         let (state, literal, is_sure) = (State::Begin, Literal::default(), !raw.trim().is_empty());
         Block { row, state, is_list: false, literal, raw, has_started: false, is_sure }
@@ -78,13 +78,13 @@ impl Block {
         self.went(step)
     }
 
-    /// Ends the block where it is.
+    /// Ends the block at the end of input.
     pub(super) fn finish(&mut self) -> Left {
         let arguments = match &mut self.state {
             State::Object(object) if self.has_started => object.rest(),
             State::Named(named) if self.has_started => named.rest(),
             State::After | State::Close => {
-                // The beginning of what ends the block is no text.
+                // A partial closing marker is dropped.
                 let text = if self.row.close.trim().starts_with(self.raw.trim()) { "" } else { &self.raw };
                 return Left { text: text.into(), ..Left::default() };
             }
@@ -124,7 +124,8 @@ impl Block {
         Went::On { again }
     }
 
-    /// What is read again is the end of what came, or as much of it as was not written.
+    /// Splits the raw text into plain text and characters to read again: `again` if the text ends with it,
+    /// otherwise its last character if there is one.
     fn broken(&mut self, again: String) -> Went {
         let mut text = std::mem::take(&mut self.raw);
         if text.ends_with(&again) {
@@ -135,14 +136,14 @@ impl Block {
         Went::Broken { text, again, counts: self.is_sure }
     }
 
-    /// A call has ended.
+    /// Resets the state after a complete call.
     fn ended(&mut self, again: String) -> String {
         (self.state, self.has_started) = (State::After, false);
         self.raw.clear();
         again
     }
 
-    /// What a further call begins with.
+    /// First literal of a further call.
     fn item_begin(&self) -> &'static str {
         match &self.row.call {
             Call::Object { .. } => "{",

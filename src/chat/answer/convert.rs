@@ -1,4 +1,4 @@
-//! Values that a format writes as plain text get their types from the tool's schema.
+//! Typing of plain-text argument values by the tool's parameter schema.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,8 @@ use super::step::Step;
 use super::value::{Value, escape_into};
 use crate::chat::schema::types;
 
-/// A plain text as JSON: a value of the parameter's types where it can be one, else a text.
+/// Converts plain text to JSON: a value of one of the parameter's types if it parses as one, otherwise a
+/// string.
 pub(super) fn convert(parameters: &Json, key: &str, plain: &str) -> String {
     let types = types(parameters, &parameters["properties"][key]);
     let fits = |json: &String| types.is_empty() || types.contains(&type_of(json));
@@ -19,7 +20,7 @@ pub(super) fn convert(parameters: &Json, key: &str, plain: &str) -> String {
     read(plain).filter(fits).unwrap_or_else(text)
 }
 
-/// The text as a value, if it is one.
+/// The text as one JSON value, if it parses.
 fn read(plain: &str) -> Option<String> {
     let (mut value, mut json) = (Value::new(""), String::new());
     let mut characters = plain.trim().chars().chain(['\n']);

@@ -1,7 +1,8 @@
-//! A model's text into parts, as it comes: what it says, what it thinks, and its calls of tools.
+//! Streaming parser of model output: text, reasoning and tool calls.
 //!
-//! The reader takes one character at a time, so that parts cannot depend on how the text was cut. `call.rs` reads a
-//! block of calls, `object.rs` and `named.rs` one call, `value.rs` and `tags.rs` its arguments.
+//! The parser takes one character at a time, so the parts do not depend on how the text was split.
+//! `call.rs` parses a block of calls, `object.rs` and `named.rs` one call, `value.rs` and `tags.rs` its
+//! arguments.
 
 mod call;
 mod convert;
@@ -19,10 +20,10 @@ use super::{ChatPart, Tool, ToolChoice, Tools};
 use call::{Block, Went};
 use out::Out;
 
-/// Reads the text of one answer.
+/// Streaming parser for the text of one answer.
 ///
-/// White space around markers belongs to them. What looks like a call and is none, or calls a tool that is not there,
-/// is text. A call's arguments come as JSON while they are written; where the model breaks off, they end there.
+/// White space around markers belongs to the markers. A malformed call, or a call of an unknown tool, is
+/// text. Arguments are emitted as JSON while they are written; if the output is truncated, they end there.
 ///
 /// ```
 /// use ottava::chat::{AnswerParser, ChatFormat, ChatPart, Tool, Tools};
@@ -41,19 +42,19 @@ use out::Out;
 #[derive(Debug)]
 pub struct AnswerParser {
     format: ChatFormat,
-    /// What may be called.
+    /// Tools that may be called; empty if the choice is [`ToolChoice::None`].
     tools: Vec<Tool>,
     single: bool,
     state: State,
-    /// White space that belongs to a marker if one comes.
+    /// White space that is dropped if a marker follows.
     space: String,
-    /// What may be the beginning of a marker.
+    /// Possible prefix of a marker.
     held: String,
-    /// Whether a marker was the last that came.
+    /// Whether the last non-space input was a marker; white space after it is dropped.
     behind_marker: bool,
-    /// Whether an answer has not begun: calls without a marker are found there.
+    /// Whether the answer is at its start or directly after reasoning, where calls need no marker.
     is_fresh: bool,
-    /// Characters that are read again, the next one last.
+    /// Characters to read again, as a stack: the next one is last.
     again: Vec<char>,
     parts: Vec<ChatPart>,
     calls: usize,
@@ -68,7 +69,7 @@ enum State {
     Block(Box<Block>),
 }
 
-/// What a marker means.
+/// Kind of a marker.
 enum Marker {
     Reasoning,
     ReasoningEnd,
@@ -77,7 +78,8 @@ enum Marker {
 }
 
 impl AnswerParser {
-    /// A parser at the beginning of an answer. It finds calls of these tools, unless none is to be called.
+    /// Parser at the start of an answer. Recognises calls of `tools`, unless the choice is
+    /// [`ToolChoice::None`].
     pub fn new(format: ChatFormat, tools: &Tools) -> AnswerParser {
         let may_call = tools.choice != ToolChoice::None;
         AnswerParser {
@@ -97,7 +99,8 @@ impl AnswerParser {
         }
     }
 
-    /// The same within reasoning, which the prompt has begun: [`ChatFormat::begins_reasoning`].
+    /// Starts within reasoning that the prompt has opened: [`ChatFormat::begins_reasoning`]. No effect for
+    /// formats without reasoning.
     pub fn in_reasoning(mut self) -> AnswerParser {
         if self.format.has_reasoning() {
             (self.state, self.behind_marker) = (State::Reasoning, true);
@@ -105,7 +108,7 @@ impl AnswerParser {
         self
     }
 
-    /// Takes more of the text; the parts that are certain now.
+    /// Consumes text. Returns the parts that are certain so far.
     pub fn push(&mut self, text: &str) -> Vec<ChatPart> {
         for c in text.chars() {
             self.again.push(c);
@@ -116,7 +119,7 @@ impl AnswerParser {
         std::mem::take(&mut self.parts)
     }
 
-    /// Ends the text; the parts that were held back.
+    /// Ends the text. Returns the parts that were held back.
     pub fn finish(&mut self) -> Vec<ChatPart> {
         if let State::Block(block) = &mut self.state {
             let left = block.finish();
@@ -132,12 +135,13 @@ impl AnswerParser {
         std::mem::take(&mut self.parts)
     }
 
-    /// Calls that have begun.
+    /// Number of calls that have started.
     pub fn calls(&self) -> usize {
         self.calls
     }
 
-    /// Blocks that were text or broke off: no call, no tool of that name, arguments that are no object.
+    /// Number of malformed blocks: no call, an unknown tool, arguments that are not an object, truncated
+    /// output.
     pub fn malformed(&self) -> usize {
         self.malformed
     }
@@ -164,7 +168,7 @@ impl AnswerParser {
         }
     }
 
-    /// What counts as a marker where the reader is.
+    /// Markers that are valid in the current state.
     fn markers(&self) -> impl Iterator<Item = (&'static str, Marker)> {
         let in_text = matches!(self.state, State::Text);
         let may_call = in_text && !self.tools.is_empty() && !(self.single && self.calls > 0);
@@ -189,7 +193,7 @@ impl AnswerParser {
         }
     }
 
-    /// A character that is no part of a marker.
+    /// Handles a character outside of markers.
     fn plain(&mut self, c: char) {
         if c.is_whitespace() {
             if !self.behind_marker {
@@ -259,7 +263,7 @@ impl AnswerParser {
         }
     }
 
-    /// An id that no other call has.
+    /// Random call id. Unique within the answer.
     fn id(&self) -> String {
         let mut number = self.seed.wrapping_add(self.calls as u64);
         let mut character = || {

@@ -1,4 +1,4 @@
-//! A call whose name stands before its arguments.
+//! Parser for a call that starts with the tool's name, followed by the arguments.
 
 use super::out::Out;
 use super::step::{Found, Literal, Step};
@@ -6,7 +6,7 @@ use super::tags::Tags;
 use super::value::Value;
 use crate::chat::format::{Arguments as Row, Ids, NamedCall};
 
-/// A call being read.
+/// State of one call.
 #[derive(Debug)]
 pub(super) struct Named {
     row: &'static NamedCall,
@@ -14,7 +14,7 @@ pub(super) struct Named {
     state: State,
     literal: Literal,
     name: String,
-    /// What the model wrote of an id.
+    /// Call id as written by the model.
     id: Option<String>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Named {
 enum State {
     Prefix,
     Name,
-    /// What stands between the name and the arguments.
+    /// Between the name and the arguments.
     Before,
     Id,
     Arguments(Arguments),
@@ -66,13 +66,13 @@ impl Named {
             State::Suffix => match self.literal.push(c, &[self.row.suffix]) {
                 Found::More => Step::More,
                 Found::One(_) => Step::Done,
-                // The call is complete without.
+                // The suffix is optional: the call is complete without it.
                 Found::None(again) => Step::Before(again),
             },
         }
     }
 
-    /// What came of the arguments and has not been written, when nothing more comes.
+    /// Unemitted argument text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
             State::Arguments(Arguments::Value(value)) => value.rest(),
@@ -81,7 +81,7 @@ impl Named {
         }
     }
 
-    /// Whether nothing is missing but what stands behind the arguments.
+    /// Whether only the suffix is missing.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.state, State::Suffix)
     }
@@ -91,7 +91,7 @@ impl Named {
         Step::More
     }
 
-    /// The name has ended before this character.
+    /// Ends the name before character `c`.
     fn named(&mut self, c: char, out: &mut Out<'_>) -> Step {
         if !out.has_tool(&self.name) {
             return Step::Wrong(c.into());
@@ -101,7 +101,7 @@ impl Named {
     }
 
     fn before(&mut self, c: char, out: &mut Out<'_>) -> Step {
-        // Where nothing stands between, the arguments begin with this character.
+        // Without a separator, the arguments begin with this character.
         if self.row.before.iter().all(|text| text.trim().is_empty()) {
             self.begin(out);
             return self.push(c, out);
@@ -137,7 +137,7 @@ impl Named {
         }
     }
 
-    /// The call begins.
+    /// Emits the start of the call and sets up the argument parser.
     fn begin(&mut self, out: &mut Out<'_>) {
         let id = self.id.take().filter(|id| !id.is_empty()).map(|id| match self.ids {
             Ids::Numbered(behind) => {
@@ -160,7 +160,7 @@ impl Named {
             Step::Done | Step::Before(_) if self.row.suffix.is_empty() => step,
             Step::Done => self.stay(State::Suffix),
             Step::Before(again) => {
-                // What ended the arguments begins what follows them.
+                // The characters that ended the arguments start the suffix.
                 self.state = State::Suffix;
                 let mut rest = again.chars();
                 while let Some(c) = rest.next() {
@@ -177,7 +177,7 @@ impl Named {
     }
 }
 
-/// The end, with what comes again.
+/// A finished step, with the remaining characters to read again.
 fn after(step: Step, rest: &str) -> Step {
     if rest.is_empty() { step } else { Step::Before(rest.into()) }
 }

@@ -1,4 +1,4 @@
-//! A call that is a JSON object: a field has the name, another the arguments.
+//! Parser for a call as a JSON object with a field for the name and one for the arguments.
 
 use serde_json::Value as Json;
 
@@ -6,16 +6,16 @@ use super::out::Out;
 use super::step::Step;
 use super::value::Value;
 
-/// Fields that say nothing that is not known.
+/// Ignored fields of a call object.
 const FURTHER: [&str; 4] = ["id", "type", "tool_call_id", "tool_id"];
 
-/// A call being read.
+/// State of one call.
 #[derive(Debug)]
 pub(super) struct Object {
     names: &'static [&'static str],
     arguments: &'static [&'static str],
     state: State,
-    /// Arguments that came before the name.
+    /// Arguments that precede the name; emitted when the name is complete.
     early: String,
     name: Option<String>,
     has_arguments: bool,
@@ -24,22 +24,22 @@ pub(super) struct Object {
 #[derive(Debug)]
 enum State {
     Open,
-    /// The first key or the end.
+    /// First key, or the end of the object.
     First,
     Comma,
     Key(Value, String),
     Colon(Field),
     Value(Entry),
-    /// Arguments as a text that has JSON in it.
+    /// Arguments as a string that contains JSON.
     Text(Entry),
 }
 
-/// A field whose value comes.
+/// A field with its value being read.
 #[derive(Debug)]
 struct Entry {
     field: Field,
     value: Value,
-    /// What has come of it, but for arguments.
+    /// Raw value of a field other than streamed arguments.
     text: String,
 }
 
@@ -73,7 +73,7 @@ impl Object {
         }
     }
 
-    /// What came of the arguments and has not been written, when nothing more comes.
+    /// Unemitted argument text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
             State::Value(Entry { field: Field::Arguments, value, .. }) => value.rest(),
@@ -93,7 +93,7 @@ impl Object {
         self.stay(State::Key(key, text))
     }
 
-    /// The fields that may come, by their keys.
+    /// The fields that may still come, with their keys.
     fn fields(&self) -> impl Iterator<Item = (&'static str, Field)> {
         let names = self.names.iter().filter(|_| self.name.is_none()).map(|&key| (key, Field::Name));
         let arguments = self.arguments.iter().filter(|_| !self.has_arguments);
@@ -101,7 +101,8 @@ impl Object {
         names.chain(arguments).chain(FURTHER.map(|key| (key, Field::Further)))
     }
 
-    /// A call that has begun keeps no text, so a key that is none of its fields comes again whole, and at once.
+    /// Unknown keys are rejected at the first deviating character: a call that has started buffers no raw
+    /// text, so the whole key must be returned.
     fn key(&mut self, mut key: Value, mut text: String, c: char) -> Step {
         let step = key.push(c, &mut text);
         let begun = text.trim_matches('"');
@@ -140,7 +141,7 @@ impl Object {
         self.go_on(step, out)
     }
 
-    /// A value has ended, with this character or before it.
+    /// Continues after a value that ended with this character or before it.
     fn go_on(&mut self, step: Step, out: &mut Out<'_>) -> Step {
         self.state = State::Comma;
         match step {
@@ -149,7 +150,7 @@ impl Object {
         }
     }
 
-    /// Whether this is the name of a tool; the call begins with it.
+    /// Starts the call if `text` is the name of a tool. Returns whether it is.
     fn named(&mut self, text: &str, out: &mut Out<'_>) -> bool {
         let Ok(Json::String(name)) = serde_json::from_str(text) else { return false };
         if !out.has_tool(&name) {
@@ -161,7 +162,7 @@ impl Object {
         true
     }
 
-    /// Arguments that are no object: a text with one in it, or nothing.
+    /// Arguments that are not an object: a string that contains one, or null.
     fn text(&mut self, mut entry: Entry, c: char, out: &mut Out<'_>) -> Step {
         let step = entry.value.push(c, &mut entry.text);
         match step {

@@ -1,16 +1,16 @@
-//! What readers of calls have to say of a character.
+//! Events that the call parsers emit: the start of a call and its argument text.
 
 use serde_json::Value as Json;
 
 use crate::chat::Tool;
 
-/// What a block has to say of a character.
+/// Output of a block parser for one character.
 #[derive(Debug)]
 pub(super) struct Out<'t> {
     tools: &'t [Tool],
-    /// A call begins: its tool, and its id where the model wrote one.
+    /// Start of a call: the tool's name, and the id if the model wrote one.
     pub(super) start: Option<(String, Option<String>)>,
-    /// What comes behind a call's arguments.
+    /// Text to append to the call's arguments.
     pub(super) arguments: String,
 }
 
@@ -23,7 +23,7 @@ impl<'t> Out<'t> {
         self.tools.iter().any(|tool| tool.name == name)
     }
 
-    /// The schema of a tool's arguments.
+    /// Parameter schema of a tool.
     pub(super) fn parameters(&self, name: &str) -> &'t Json {
         self.tools.iter().find(|tool| tool.name == name).map_or(&Json::Null, |tool| &tool.parameters)
     }

@@ -1,31 +1,31 @@
-//! What readers of characters have in common: what a character did, and literals.
+//! Building blocks of the character-wise parsers: step results, literals and delimited text.
 
-/// What a character did.
+/// Effect of one character on a parser.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// More is expected.
+    /// The construct is incomplete.
     More,
-    /// What is read ends with it.
+    /// The construct ends with this character.
     Done,
-    /// What is read ended before these characters, which are read again.
+    /// The construct ended before these characters; the caller reads them again.
     Before(String),
-    /// It is not what is read here. These characters are read again.
+    /// Syntax error: the caller reads these characters again.
     Wrong(String),
 }
 
-/// Finds out which of some literals comes. White space before it, and at a literal's ends, does not count.
+/// Matcher for one of several literals. White space before the literal and at its ends is ignored.
 #[derive(Debug, Default)]
 pub(super) struct Literal {
     held: String,
 }
 
-/// What a character made of a literal.
+/// Match state after a character.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     More,
-    /// It is complete: this one of them.
+    /// Complete match: index of the literal.
     One(usize),
-    /// It is none of them. These characters are read again.
+    /// No match: the characters to read again.
     None(String),
 }
 
@@ -44,14 +44,15 @@ impl Literal {
     }
 }
 
-/// Finds the end of a text whose characters are let out as soon as they cannot be part of it.
+/// Scanner for text up to one of several delimiters. Emits characters as soon as they cannot belong to a
+/// delimiter.
 #[derive(Debug, Default)]
 pub(super) struct Until {
     held: String,
 }
 
 impl Until {
-    /// Puts what is certain behind `out`; whether the text has ended, and with which of its ends.
+    /// Appends certain characters to `out`. Returns the index of the delimiter if the text has ended.
     pub(super) fn push(&mut self, c: char, ends: &[&str], out: &mut String) -> Option<usize> {
         self.held.push(c);
         loop {
@@ -66,7 +67,7 @@ impl Until {
         }
     }
 
-    /// What was held when nothing more came.
+    /// Characters still held back at the end of input.
     pub(super) fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

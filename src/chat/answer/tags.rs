@@ -1,4 +1,4 @@
-//! Arguments as tags, into JSON.
+//! Parser for arguments in XML-like tags; emits JSON.
 
 use serde_json::Value as Json;
 
@@ -8,32 +8,32 @@ use super::value::escape_into;
 use crate::chat::format::Tags as Row;
 use crate::chat::schema::{Kind, kind};
 
-/// Most bytes of a key.
+/// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-/// Arguments being read.
+/// State of the arguments of one call.
 #[derive(Debug)]
 pub(super) struct Tags {
     row: &'static Row,
-    /// The schema of the tool's arguments.
+    /// Parameter schema of the tool.
     parameters: Json,
     state: State,
     literal: Literal,
-    /// What ends a value that has lines of its own.
+    /// End delimiter of a value that is on lines of its own.
     line_end: String,
-    /// Whether an argument has come.
+    /// Whether an argument has been emitted.
     is_open: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// What begins an argument, or the end.
+    /// Before the opening tag of an argument, or the end.
     Key,
     Name(String),
-    /// What stands before a value.
+    /// Before the opening tag of a value.
     Open {
         key: String,
-        /// The argument so far, as it stood.
+        /// Raw text of the argument so far.
         raw: String,
     },
     Value(Value),
@@ -44,9 +44,9 @@ struct Value {
     key: String,
     kind: Kind,
     until: Until,
-    /// What came of a value whose type is known when it ends; of a text, what has not been written.
+    /// Buffered text: for typed values, the whole value; for strings, the part not yet emitted.
     plain: String,
-    /// Whether a first line break is left out.
+    /// Whether a leading line break is dropped.
     at_start: bool,
 }
 
@@ -76,7 +76,7 @@ impl Tags {
         }
     }
 
-    /// What came and has not been written, when nothing more comes.
+    /// Unemitted text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
             State::Key => String::new(),
@@ -105,7 +105,7 @@ impl Tags {
         if self.row.value.is_empty() { self.value(key, out) } else { self.stay(State::Open { key, raw }) }
     }
 
-    /// The value of this key begins.
+    /// Starts the value of `key`.
     fn value(&mut self, key: String, out: &mut String) -> Step {
         out.push_str(if self.is_open { ",\"" } else { "{\"" });
         self.is_open = true;

@@ -1,10 +1,10 @@
-//! Answers as models of each format write them, whole, cut anywhere, and broken off anywhere.
+//! Answers of each format: whole, split at any position, and truncated at any position.
 
 use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// What an answer comes to.
+/// Joined parts of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Whole {
     reasoning: String,
@@ -13,7 +13,7 @@ struct Whole {
     calls: Vec<(String, String)>,
 }
 
-/// Joins parts, and checks what every stream of parts has to keep.
+/// Joins parts and checks the invariants of every stream of parts.
 fn joined(parts: Vec<ChatPart>) -> Whole {
     let mut whole = Whole::default();
     for part in parts {
@@ -53,7 +53,7 @@ fn parser(format: &str) -> AnswerParser {
     AnswerParser::new(ChatFormat::of_name(format).expect("a format"), &tools())
 }
 
-/// The parts of pieces, and how much was malformed.
+/// Parses pieces. Returns the joined parts and the number of malformed blocks.
 fn read<'p>(format: &str, pieces: impl IntoIterator<Item = &'p str>) -> (Whole, usize) {
     let mut parser = parser(format);
     let mut parts: Vec<_> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
@@ -63,7 +63,7 @@ fn read<'p>(format: &str, pieces: impl IntoIterator<Item = &'p str>) -> (Whole, 
     (whole, parser.malformed())
 }
 
-/// An answer in a format, and what it comes to.
+/// An answer in a format, with the expected parts.
 struct Case {
     format: &'static str,
     written: &'static str,
@@ -124,7 +124,7 @@ fn cuts_change_nothing() {
     }
 }
 
-/// The text without its format's markers.
+/// The text with its format's markers replaced by spaces.
 fn unmarked(format: &str, text: &str) -> String {
     let format = ChatFormat::of_name(format).expect("a format");
     let reasoning = format.reasoning.iter().flat_map(|row| [row.open, row.close]);
@@ -147,7 +147,7 @@ fn an_answer_that_breaks_off_anywhere_loses_nothing() {
             let before = &case.written[..at];
             let (whole, _) = read(case.format, [before]);
             let found = format!("{whole:?}").to_lowercase();
-            // The last word may be cut; those of a JSON call's own keys are in no part.
+            // The last word may be cut. Keys of a JSON call are in no part.
             let mut came = words(&unmarked(case.format, before));
             came.pop();
             let lost = came.iter().find(|word| all.contains(word) && !found.contains(word.as_str()));
@@ -319,7 +319,7 @@ fn ids_are_what_templates_insist_on() {
 }
 
 proptest::proptest! {
-    /// Anything at all: no panic, the same however it is cut, and plain text is what it was.
+    /// Arbitrary input: no panic, and the result does not depend on how the text is split.
     #[test]
     fn anything_is_read_the_same_in_pieces(
         format in proptest::sample::select(ChatFormat::names()),

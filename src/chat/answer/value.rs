@@ -1,75 +1,75 @@
-//! JSON's values, Python's and Gemma's, character by character into JSON.
+//! Character-wise parser for values of JSON, Python and Gemma's format; emits JSON.
 //!
-//! It is tolerant of what comes and strict in what it writes: texts in single quotes, Python's `True` and `None`, keys
-//! without quotes and a comma before the end are read in every format. White space between values is left out.
+//! Tolerant input, strict output: every format accepts single-quoted strings, Python's `True` and `None`,
+//! unquoted keys and trailing commas. White space between values is dropped.
 
 use super::step::{Step, Until};
 
-/// A value being read.
+/// State of one value.
 #[derive(Debug)]
 pub(super) struct Value {
-    /// What stands around texts besides quotes; nothing where it is empty.
+    /// String delimiter in addition to quotes; empty for none.
     quote: &'static str,
-    /// What ends each object and list that is open.
+    /// Closing characters of the open objects and lists, outermost first; `:` for an open key.
     closers: Vec<char>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// A value.
+    /// Before a value.
     Value,
-    /// An object.
+    /// Before a value that must be an object.
     Object,
-    /// The first entry of an object or a list, or its end.
+    /// First entry of an object or a list, or its end.
     First,
-    /// A further one, or its end.
+    /// Further entry, or the end after a trailing comma.
     Next,
-    /// What stands between a key and its value.
+    /// Between a key and its value.
     Colon,
-    /// A comma or an end.
+    /// After a value: a comma or the end.
     After,
     Text(Text),
     Word(String),
-    /// The mark before a text.
+    /// Partial string delimiter.
     Mark(String),
 }
 
 #[derive(Debug)]
 enum Text {
-    /// In quotes.
+    /// In single or double quotes.
     Quoted { end: char, escape: Escape },
-    /// Between marks.
+    /// Between string delimiters of the format.
     Marked(Until),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Escape {
     No,
-    /// Behind a backslash.
+    /// After a backslash.
     Begun,
-    /// So many hexadecimal digits.
+    /// Number of hexadecimal digits left.
     Digits(usize),
 }
 
 impl Value {
-    /// Any value.
+    /// Parser for any value.
     pub(super) fn new(quote: &'static str) -> Value {
         Value { quote, closers: Vec::new(), state: State::Value }
     }
 
-    /// An object.
+    /// Parser for an object.
     pub(super) fn object(quote: &'static str) -> Value {
         Value { state: State::Object, ..Value::new(quote) }
     }
 
-    /// An object whose first key comes, up to this character.
+    /// Parser for the entries of an object without its opening bracket, up to `end`.
     pub(super) fn fields_until(end: char, out: &mut String) -> Value {
         out.push('{');
         Value { quote: "", closers: vec![end], state: State::First }
     }
 
-    /// Takes a character and writes what is certain.
+    /// Consumes a character and emits the certain output.
     pub(super) fn push(&mut self, c: char, out: &mut String) -> Step {
         match std::mem::replace(&mut self.state, State::After) {
             State::Text(text) => self.text(text, c, out),
@@ -94,7 +94,7 @@ impl Value {
         }
     }
 
-    /// What came and has not been written, when nothing more comes.
+    /// Unemitted text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
             State::Word(text) | State::Mark(text) => std::mem::take(text),
@@ -109,17 +109,17 @@ impl Value {
         Step::More
     }
 
-    /// Whether a key comes where an entry does.
+    /// Whether the entries of the innermost container have keys.
     fn has_keys(&self) -> bool {
         self.closers.last().is_some_and(|&end| end != ']')
     }
 
-    /// The first character of an entry.
+    /// Handles the first character of an entry.
     fn entry(&mut self, c: char, out: &mut String) -> Step {
         if self.closers.last() == Some(&c) {
             return self.close(c, out);
         }
-        // A key is a text or a word; which state follows tells it from a value.
+        // A key is a string or a word. The `:` on the stack marks it as a key.
         match c {
             '{' | '[' if self.has_keys() => wrong(c),
             _ => {
@@ -154,7 +154,7 @@ impl Value {
         self.ended()
     }
 
-    /// A key or a value has ended.
+    /// Ends a key or a value.
     fn ended(&mut self) -> Step {
         match self.closers.last() {
             None => Step::Done,
@@ -225,7 +225,7 @@ impl Value {
 }
 
 impl Escape {
-    /// Writes a character of a quoted text; what follows it.
+    /// Emits a character of a quoted string. Returns the next state, or `None` for an invalid escape.
     fn push(self, c: char, out: &mut String) -> Option<Escape> {
         match (self, c) {
             (Escape::No, '\\') => return Some(Escape::Begun),
@@ -240,7 +240,7 @@ impl Escape {
             }
             (Escape::Begun, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => out.extend(['\\', c]),
             (Escape::Begun, '\'') => out.push(c),
-            // In Python, a backslash before a line's end is nothing, and before another character itself.
+            // Python: a backslash before a line break removes both; before other characters it is literal.
             (Escape::Begun, '\n') => {}
             (Escape::Begun, _) => {
                 out.push_str("\\\\");
@@ -264,7 +264,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '+' | '.')
 }
 
-/// A text as it stands within JSON's quotes.
+/// Escapes text for a JSON string.
 pub(super) fn escape_into(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {

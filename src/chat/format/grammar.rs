@@ -1,8 +1,9 @@
-//! A row and tools as a grammar in Lark's syntax, as `llguidance` reads it: what the parser takes for a call, and with
+//! Lark grammar for a format and tools, in the dialect of `llguidance`: calls that the parser accepts, with
 //! arguments that follow the tool's schema.
 //!
-//! A marker's control tokens are named by their ids. A text up to a marker is one lexeme that ends with it, so that a
-//! call has to follow once its marker is there. `arguments.rs` has the arguments that are not JSON.
+//! Control tokens of markers are referenced by id. Text up to a marker is one lexeme that ends with the
+//! marker, so a call has to follow once its marker is complete. `arguments.rs` generates the arguments that
+//! are not JSON.
 
 mod arguments;
 
@@ -13,32 +14,32 @@ use serde_json::Value as Json;
 use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall, Thoughts};
 use crate::chat::{Tool, ToolChoice, ToolError, Tools};
 
-/// Most bytes that are written of tools. A grammar of more would be refused where it is compiled.
+/// Size limit in bytes of the rules generated from tools. The compiler would reject a larger grammar.
 const BYTES_MAX: usize = 1 << 19;
-/// Any text but none.
+/// Any non-empty text.
 const TEXT: (&str, &str) = ("TEXT", "/.+/s");
-/// What may stand between a marker and what follows.
+/// White space between a marker and the next element.
 const SPACE: (&str, &str) = ("SPACE", "/[ \\n]{1,4}/");
 
-/// What an answer may be made of.
+/// Answers that the grammar accepts.
 pub(crate) struct Wanted<'w> {
     pub(crate) tools: &'w Tools,
-    /// What the text has to be, as a part of a rule.
+    /// Required form of the visible text, as the body of a rule.
     pub(crate) says: Option<&'w str>,
-    /// Where the prompt leaves the reasoning.
+    /// State of the reasoning at the end of the prompt.
     pub(crate) thoughts: Thoughts,
-    /// The control tokens that are part of markers, by their spelling and id.
+    /// Control tokens that are part of markers: spelling and id.
     pub(crate) control: &'w [(String, u32)],
 }
 
 impl ChatFormat {
-    /// The answers that are wanted, in Lark's syntax; `None` where any is.
+    /// Lark grammar of the accepted answers; `None` if any answer is accepted.
     ///
-    /// A required call comes at once, behind reasoning if there is any. Else a call that has begun is one of the tools',
-    /// with arguments of its schema, and the text is free unless it has to be something.
+    /// A required call comes first, after optional reasoning. With a free choice, the text is free unless
+    /// `says` restricts it. A call that has started must name one of the tools and follow its schema.
     ///
     /// # Errors
-    /// [`ToolError`] for tools that take too many bytes.
+    /// [`ToolError`] if the tools' rules exceed the size limit.
     pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
         let Wanted { tools, says, thoughts, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
@@ -75,16 +76,16 @@ struct Writer<'c> {
     format: ChatFormat,
     control: &'c [(String, u32)],
     rules: String,
-    /// Rules that are there.
+    /// Shared rules already written.
     known: BTreeSet<&'static str>,
-    /// The number of the next rule that has no name of its own.
+    /// Counter for generated rule names.
     next: usize,
-    /// Bytes that may still be written. Where none are left, nothing more is, and the grammar is refused.
+    /// Remaining size in bytes. At 0, no more tools are written and the grammar is rejected.
     left: usize,
 }
 
 impl Writer<'_> {
-    /// A rule that others may share.
+    /// Defines a shared rule once. Returns its name.
     fn shared(&mut self, (name, body): (&'static str, &str)) -> &'static str {
         if self.known.insert(name) {
             self.rules.push_str(&format!("{name}: {body}\n"));
@@ -97,13 +98,13 @@ impl Writer<'_> {
         self.rules.push_str(&format!("{name}: {body}\n"));
     }
 
-    /// A name that no other rule has.
+    /// Generates a unique rule name.
     fn name(&mut self, of: &str) -> String {
         self.next += 1;
         format!("{of}_{}", self.next)
     }
 
-    /// A text of the format as it stands, control tokens by their ids. What a request says is [`quoted`].
+    /// A literal of the format, with control tokens by id. Text of a request goes through [`quoted`] instead.
     fn literal(&self, text: &str) -> String {
         let (mut parts, mut rest) = (Vec::new(), text);
         let found = |rest: &str| {
@@ -125,7 +126,7 @@ impl Writer<'_> {
         self.control.iter().any(|(piece, _)| text.starts_with(piece.as_str()))
     }
 
-    /// Any text up to a marker, and the marker.
+    /// Any text up to a marker, including the marker.
     fn until(&mut self, end: &str) -> String {
         if self.begins_with_control(end) {
             return format!("{}? {}", self.shared(TEXT), self.literal(end));
@@ -136,7 +137,7 @@ impl Writer<'_> {
         name
     }
 
-    /// `block` and `blocks`: the calls of an answer.
+    /// Defines the rules `block` and `blocks`: the calls of an answer.
     fn calls(&mut self, tools: &Tools) {
         let row = self.format.calls;
         let named = |tool: &&Tool| !matches!(&tools.choice, ToolChoice::Named(name) if *name != tool.name);
@@ -167,7 +168,7 @@ impl Writer<'_> {
         self.rule("blocks", if repeats { "block (\"\\n\"? block)*" } else { "block" });
     }
 
-    /// What has to come, with any reasoning before it.
+    /// Prefixes the required element with optional or open reasoning.
     fn behind_thoughts(&mut self, thoughts: Thoughts, what: &str) -> String {
         let space = self.shared(SPACE);
         let then = self.format.reasoning.map(|row| self.literal(row.then)).unwrap_or_default();
@@ -179,7 +180,7 @@ impl Writer<'_> {
         format!("{thoughts} {what}")
     }
 
-    /// Any text, and calls if the model writes them.
+    /// Rule for a free choice: any text, with optional calls.
     fn auto(&mut self, thoughts: Thoughts, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
@@ -209,7 +210,8 @@ impl Writer<'_> {
         format!("{before} (before {rest} body {more} | REST)?")
     }
 
-    /// The same where a call needs no marker. Behind reasoning, the parser looks for one anew.
+    /// Rule for a free choice where a call needs no marker. After reasoning, the parser looks for a marker
+    /// again.
     fn bare_auto(&mut self) -> String {
         let calls = self.format.calls.open.iter().copied();
         let none = self.without(calls.chain(self.format.reasoning.map(|row| row.open)));
@@ -217,7 +219,8 @@ impl Writer<'_> {
         format!("({}? blocks | WORDS)?", self.shared(SPACE))
     }
 
-    /// The same where a control token begins calls. No text follows a text: of a marker, each could have a part.
+    /// Rule for a free choice where a control token opens calls. Two texts are never adjacent, because a
+    /// marker could be split between them.
     fn control_auto(&mut self, thoughts: Thoughts) -> String {
         let row = self.format.calls;
         let none = self.without(row.open.iter().copied());
@@ -231,25 +234,26 @@ impl Writer<'_> {
         format!("WORDS? (({}) WORDS?)* blocks?", between.join(" | "))
     }
 
-    /// What leaves texts with any of these markers out. Control tokens are in no text.
+    /// Lark terms that exclude texts with any of these markers. Control tokens cannot occur in text, so
+    /// they are skipped.
     fn without(&self, markers: impl Iterator<Item = &'static str>) -> String {
         let markers = markers.map(str::trim).filter(|marker| !self.begins_with_control(marker));
         markers.map(|marker| format!(" & ~/.*{}.*/s", regex(marker))).collect()
     }
 
-    /// Reasoning, where the format has any and the model writes it.
+    /// Optional reasoning; empty for formats without reasoning.
     fn maybe_thoughts(&mut self) -> String {
         self.format.reasoning.map(|_| format!("({})?", self.thoughts())).unwrap_or_default()
     }
 
-    /// Reasoning with what begins it.
+    /// Reasoning, including its opening marker.
     fn thoughts(&mut self) -> String {
         let open = self.format.reasoning.map_or("", |row| row.open.trim());
         let end = self.thoughts_end();
         if self.begins_with_control(open) {
             return format!("{} {end}", self.literal(open));
         }
-        // One lexeme with the space before it, as a longer one of text would win.
+        // One lexeme with the preceding space: otherwise a longer lexeme of text would win.
         let open = format!("/[ \\n]{{0,4}}{}/", regex(open));
         format!("{} {end}", self.shared(("THOUGHTS", &open)))
     }
@@ -271,8 +275,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A schema in the grammar. Arguments are an object, whether it says so or not, and have so much white space at
-    /// most.
+    /// A JSON schema in the grammar. Arguments are always an object, even if the schema has no type. White
+    /// space is limited to 40 characters between tokens.
     fn json(&mut self, schema: &Json) -> String {
         const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
         let mut schema = schema.clone();
@@ -280,7 +284,7 @@ impl Writer<'_> {
             if !TYPED.iter().any(|key| fields.contains_key(*key)) {
                 fields.insert("type".into(), "object".into());
             }
-            // As in schemas of whole answers: `constrain/grammar.rs` says why.
+            // The options are those of answer schemas; `constrain/grammar.rs` gives the reasons.
             let switches = serde_json::json!({
                 "whitespace_pattern": "[ \\t\\n\\r]{1,40}",
                 "json_allowed_escapes": "nrbtf\\\"",
@@ -312,12 +316,12 @@ impl Writer<'_> {
     }
 }
 
-/// A text as a terminal. Lark's texts are JSON's, but for DEL.
+/// Lark string literal: JSON syntax, with DEL escaped.
 fn quoted(text: &str) -> String {
     Json::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A text as a regular expression between slashes.
+/// Escapes text for a regular expression between slashes.
 fn regex(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

@@ -1,8 +1,8 @@
-//! How a model writes reasoning and calls of tools: a row of data per format.
+//! Tool-call and reasoning formats: one row of data per format.
 //!
-//! A row is all that a format is. The parser (`src/chat/answer`) and the grammar are made of it, so that they cannot
-//! disagree. The rows are in `rows.rs`. Literals have the line breaks that a model was taught to write; the parser
-//! takes any white space around them.
+//! The parser (`src/chat/answer`) and the grammar are derived from the same row, so they cannot disagree.
+//! The rows are in `rows.rs`. Literals include the line breaks that models were trained to write; the
+//! parser accepts any white space around them.
 
 #[cfg(feature = "constraints")]
 mod grammar;
@@ -11,7 +11,7 @@ mod rows;
 #[cfg(feature = "constraints")]
 pub(crate) use grammar::Wanted;
 
-/// How a model writes what is not text for its reader.
+/// Format in which a model writes reasoning and tool calls.
 ///
 /// ```
 /// use ottava::chat::ChatFormat;
@@ -27,114 +27,115 @@ pub struct ChatFormat {
     pub(super) calls: &'static Calls,
 }
 
-/// What stands around reasoning.
+/// Delimiters of reasoning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reasoning {
     pub(super) open: &'static str,
     pub(super) close: &'static str,
-    /// What has to stand between reasoning and a call.
+    /// Literal between reasoning and a call.
     pub(super) then: &'static str,
 }
 
-/// How calls are written: blocks of one call or several.
+/// Format of tool calls: blocks with one or more calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Calls {
     pub(super) name: &'static str,
-    /// What begins a block, the usual one first.
+    /// Opening markers of a block, the usual one first.
     pub(super) open: &'static [&'static str],
-    /// Whether an answer may begin with a block that has no such beginning.
+    /// Whether an answer may start with a block without opening marker.
     pub(super) bare: bool,
     pub(super) list: List,
-    /// Whether a block that is no list has several calls.
+    /// Whether a block may contain several calls without being a list.
     pub(super) several: bool,
-    /// Whether a block ends the answer, as where parts are messages.
+    /// Whether a block ends the answer. True where each part is a message of its own.
     pub(super) is_last: bool,
     pub(super) call: Call,
     pub(super) close: &'static str,
-    /// What stands before a text, where something does.
+    /// Prefix of visible text; empty for most formats.
     pub(super) says: &'static str,
-    /// Markers that stand between parts and mean nothing to a reader.
+    /// Markers between parts that carry no information; the parser drops them.
     pub(super) noise: &'static [&'static str],
     pub(super) ids: Ids,
-    /// Where this row has a form of reasoning of its own.
+    /// Reasoning delimiters specific to this format.
     pub(super) reasoning: Option<&'static Reasoning>,
 }
 
-/// Whether the calls of a block stand in brackets, with commas between them.
+/// Whether the calls of a block form a list in brackets, separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
     No,
     Yes,
 }
 
-/// A call.
+/// Layout of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// A JSON object whose fields are the name and the arguments; the usual names of those come first.
+    /// JSON object with fields for the name and the arguments. Each slice lists the accepted keys, the
+    /// usual one first.
     Object { name: &'static [&'static str], arguments: &'static [&'static str] },
-    /// A name among literals, and the arguments.
+    /// The name between literals, followed by the arguments.
     Named(NamedCall),
 }
 
-/// A call whose name stands before its arguments.
+/// Layout of a call with the name before the arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NamedCall {
     pub(super) prefix: &'static str,
-    /// What stands between the name and the arguments, the usual one first.
+    /// Literals between the name and the arguments, the usual one first.
     pub(super) before: &'static [&'static str],
     pub(super) arguments: Arguments,
     pub(super) suffix: &'static str,
 }
 
-/// How arguments are written.
+/// Syntax of arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arguments {
     Json,
-    /// `key=value` with Python's literals, up to a parenthesis.
+    /// `key=value` pairs with Python literals, up to a closing parenthesis.
     Python,
-    /// JSON without quotes around keys, and with this in place of quotes around texts.
+    /// JSON with unquoted keys and this delimiter instead of quotes around strings.
     Quoted(&'static str),
     Tags(Tags),
 }
 
-/// Arguments as a pair of tags each.
+/// Arguments with an opening and a closing tag each.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tags {
     pub(super) key: &'static str,
     pub(super) key_end: &'static [&'static str],
     pub(super) value: &'static str,
     pub(super) value_end: &'static str,
-    /// Whether a value has lines of its own.
+    /// Whether a value is on lines of its own.
     pub(super) lines: bool,
 }
 
-/// Where the ids of calls come from.
+/// Source of call ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ids {
-    /// They are made: `call_` and 24 characters.
+    /// Generated: `call_` and 24 characters.
     Long,
-    /// They are made, of the 9 characters that the templates of some models insist on.
+    /// Generated: 9 characters, which the templates of some models require.
     Short,
-    /// Made, or written by the model behind this.
+    /// Written by the model after this literal, otherwise generated with 9 characters.
     Behind(&'static str),
-    /// The call's whole name with the number that the model writes behind this.
+    /// The call's full name, this literal and the number that the model writes after it.
     Numbered(&'static str),
 }
 
-/// Where a prompt leaves the model's reasoning.
+/// State of the reasoning at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thoughts {
-    /// The model may think first.
+    /// Not started: the model may reason first.
     Open,
-    /// It has begun to.
+    /// Open: the prompt ends within reasoning.
     Begun,
-    /// It has thought, or is not to.
+    /// Closed: reasoning is over or disabled.
     Ended,
 }
 
 impl ChatFormat {
-    /// The format that a template's source shows. A template that shows none gives the generic one: a JSON object
-    /// with a name and arguments.
+    /// Detects the format from the source of a chat template. Falls back to the generic format: a JSON
+    /// object with a name and arguments.
     pub fn of_template(source: &str) -> ChatFormat {
         let shown = |marks: &[&str]| marks.iter().all(|mark| source.contains(mark));
         let calls = rows::CALLS.iter().find(|(marks, _)| shown(marks)).map_or(&rows::GENERIC, |row| row.1);
@@ -142,39 +143,39 @@ impl ChatFormat {
         ChatFormat { reasoning: calls.reasoning.or(reasoning), calls }
     }
 
-    /// The format of this name, with reasoning in the usual tags where it has no form of its own.
+    /// Format by name, with `<think>` tags for reasoning unless the format defines its own.
     pub fn of_name(name: &str) -> Option<ChatFormat> {
         let calls = rows::all().find(|calls| calls.name == name)?;
         Some(ChatFormat { reasoning: calls.reasoning.or(Some(&rows::THINK)), calls })
     }
 
-    /// The names of all formats.
+    /// Names of all formats.
     pub fn names() -> Vec<&'static str> {
         let mut names: Vec<_> = rows::all().map(|calls| calls.name).collect();
         names.dedup();
         names
     }
 
-    /// The name of how calls are written.
+    /// Name of the tool-call format.
     pub fn name(&self) -> &'static str {
         self.calls.name
     }
 
-    /// Whether the model may think before it answers.
+    /// Whether the format has reasoning.
     pub fn has_reasoning(&self) -> bool {
         self.reasoning.is_some()
     }
 
-    /// Whether a prompt that ends like this has begun the reasoning already.
+    /// Whether a prompt with this end has opened the reasoning.
     pub fn begins_reasoning(&self, prompt: &str) -> bool {
         self.thoughts_behind(prompt) == Thoughts::Begun
     }
 
-    /// Where a prompt that ends like this leaves the reasoning. A template that is told not to let the model think
-    /// writes the reasoning's end itself.
+    /// State of the reasoning after a prompt with this end. With reasoning disabled, templates write the
+    /// closing marker themselves.
     pub(crate) fn thoughts_behind(&self, prompt: &str) -> Thoughts {
         let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else { return Thoughts::Open };
-        // What ends any message says nothing of reasoning.
+        // A close marker that ends every message (`then` is set) carries no information about reasoning.
         let close = if row.then.is_empty() { row.close.trim() } else { "" };
         if prompt.ends_with(row.open.trim_end()) {
             Thoughts::Begun
@@ -185,8 +186,8 @@ impl ChatFormat {
         }
     }
 
-    /// Whether this piece of a vocabulary is part of a marker: a control token of this spelling has to be shown.
-    /// Those of calls count `with_calls` only.
+    /// Whether a vocabulary entry is part of a marker, so that a control token of this spelling has to be
+    /// decoded as text. Markers of calls count only `with_calls`.
     pub fn has_marker_with(&self, piece: &str, with_calls: bool) -> bool {
         let reasoning = self.reasoning.iter().flat_map(|row| [row.open, row.close]);
         let mut markers = reasoning.chain(self.calls.noise.iter().copied());

@@ -1,8 +1,8 @@
-//! The rows: public formats, as their models' chat templates show them.
+//! Table of the known formats, taken from the models' public chat templates.
 
 use super::{Arguments, Call, Calls, Ids, List, NamedCall, Reasoning, Tags};
 
-/// Marks in a template's source, and the row that they mean. The first row counts all of whose marks are there.
+/// Markers in a template's source, and the format they indicate. The first row with all markers present wins.
 pub(super) const CALLS: &[(&[&str], &Calls)] = &[
     (&["<|channel|>", "<|message|>", "functions."], &HARMONY),
     (&["<|tool_call>call:"], &GEMMA),
@@ -31,7 +31,7 @@ pub(super) const CALLS: &[(&[&str], &Calls)] = &[
     (&["<|start_header_id|>", "\"parameters\":"], &LLAMA),
 ];
 
-/// Marks of reasoning, likewise.
+/// Markers of reasoning, with the same matching rule.
 pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
     (&["<think>"], &THINK),
     (&["</think>"], &THINK),
@@ -43,12 +43,12 @@ pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
 
 pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n", then: "" };
 
-/// Every row; equal ones stand beside each other.
+/// All rows; rows with equal names are adjacent.
 pub(super) fn all() -> impl Iterator<Item = &'static Calls> {
     CALLS.iter().map(|row| row.1).chain([&GENERIC])
 }
 
-/// What most rows have.
+/// Default values of a row.
 const BASE: Calls = Calls {
     name: "json",
     open: &[],
@@ -107,10 +107,10 @@ const COMMAND: Calls = Calls {
     ..BASE
 };
 
-/// A name, then JSON.
+/// A name followed by JSON arguments.
 const JSON: NamedCall = NamedCall { prefix: "", before: &[], arguments: Arguments::Json, suffix: "" };
 
-/// Apertus: each call is an object with the name for its key.
+/// Apertus: each call is an object with the tool's name as its key.
 const APERTUS: Calls = Calls {
     name: "apertus",
     open: &["<|tools_prefix|>"],
@@ -120,7 +120,7 @@ const APERTUS: Calls = Calls {
     ..BASE
 };
 
-/// Functionary 3.1, Llama 3.1 by a prompt of its authors.
+/// Functionary 3.1, and Llama 3.1 with its custom-tool prompt.
 const FUNCTION_TAG: Calls = Calls {
     name: "function-tag",
     open: &["<function="],
@@ -217,7 +217,7 @@ const QWEN_CODER: Calls = Calls {
     ..BASE
 };
 
-/// Seed-OSS: the same between other tags.
+/// Seed-OSS: Qwen Coder's layout with other outer tags.
 const SEED: Calls =
     Calls { name: "seed", open: &["<seed:tool_call>\n"], close: "\n</seed:tool_call>", ..QWEN_CODER };
 
@@ -313,7 +313,7 @@ const FUNCTION_GEMMA: Calls = Calls {
     ..BASE
 };
 
-/// gpt-oss: every part is a message of its own on a channel.
+/// gpt-oss: every part is a message on its own channel.
 const HARMONY: Calls = Calls {
     name: "harmony",
     open: &["<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions."],

@@ -1,8 +1,8 @@
-//! Which format a template's source shows.
+//! Detection of the format from a template's source.
 
 use super::*;
 
-/// What public templates have of markers, and what they mean.
+/// Excerpts of public templates with the expected format and whether it has reasoning.
 const SOURCES: &[(&str, &str, bool)] = &[
     // Qwen 2.5, Qwen 3, Qwen 3 Coder.
     (
@@ -83,7 +83,7 @@ fn the_end_of_a_prompt_says_whether_the_model_may_think() {
         ("hermes", "<|im_start|>assistant\n<think>\n\n</think>\n\n", ended),
         ("deepseek", "<｜Assistant｜></think>", ended),
         ("harmony", "<|start|>user<|message|>Hi<|end|><|start|>assistant", open),
-        // It ends every message.
+        // `<|end|>` ends every message.
         ("harmony", "<|start|>user<|message|>Hi<|end|>", open),
     ];
     for (name, prompt, thoughts) in cases {

@@ -1,5 +1,5 @@
-//! Added tokens, which are matched before anything is cut: those of `tokenizer.json`, and what `tokenizer_config.json` says
-//! of them or adds, which counts before it, as in transformers.
+//! Added tokens, which are matched before pre-tokenisation. `tokenizer.json` lists them; entries of
+//! `tokenizer_config.json` take precedence, as in transformers.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use crate::checkpoint::{Object, WeightsError};
 pub(super) struct Added<'j> {
     pub id: u64,
     pub content: &'j str,
-    /// Whether it is structure rather than text.
+    /// Whether it is a control token.
     pub is_special: bool,
     pub edge: Edge,
 }
 
-/// Where the configuration names single tokens, all of which are special.
+/// Keys of `tokenizer_config.json` with a single special token.
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// And where it lists more of them.
+/// Keys of `tokenizer_config.json` with a list of special tokens.
 const LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
 impl<'j> Added<'j> {
-    /// Those of both documents. `vocab` has the pieces of the model.
+    /// Reads the added tokens of both documents. `vocab` is the model's vocabulary.
     pub fn read(
         root: &Object<'j>,
         config: Option<&Object<'j>>,
@@ -53,7 +53,7 @@ impl<'j> Added<'j> {
     }
 }
 
-/// Added tokens, one for each content.
+/// Added tokens with unique contents.
 struct All<'o, 'j> {
     vocab: &'o Object<'j>,
     by_content: HashMap<&'j str, usize>,
@@ -61,7 +61,7 @@ struct All<'o, 'j> {
 }
 
 impl<'j> All<'_, 'j> {
-    /// Adds a token, or puts it in the place of one that is written so. A piece of the model keeps its id.
+    /// Adds a token, or replaces the one with the same content. Pieces of the model keep their id.
     fn put(&mut self, mut token: Added<'j>) {
         let of_model = self.vocab.get(token.content).and_then(Value::as_u64);
         token.id = of_model.unwrap_or(token.id);
@@ -87,7 +87,7 @@ impl<'j> All<'_, 'j> {
                 self.put(added);
             }
         }
-        // Those that neither document describes are special tokens all the same, if the model has them.
+        // Special tokens named in the configuration but described in neither document, if the model has them.
         for content in names {
             let id = self.vocab.get(content).and_then(Value::as_u64);
             if let Some(id) = id.filter(|_| !self.by_content.contains_key(content)) {
@@ -98,11 +98,11 @@ impl<'j> All<'_, 'j> {
     }
 }
 
-/// The tokens that the configuration names by their texts.
+/// Contents of the special tokens in the configuration.
 fn special_names<'j>(config: &Object<'j>) -> Vec<&'j str> {
     let lists = LISTS.iter().filter_map(|key| config.get(key)?.as_array()).flatten();
     let named = NAMES.iter().filter_map(|key| config.get(key)).chain(lists);
-    // A text, or an object with it. Some pad with `!`, which is text all the same.
+    // A string, or an object with one. Some models pad with `!`, which remains ordinary text.
     let content = |token: &'j Value| token.get("content").unwrap_or(token).as_str();
     named.filter_map(content).filter(|content| known::is_bracketed(content)).collect()
 }

@@ -1,9 +1,9 @@
-//! What a Hugging Face folder says of its tokens, as the parts of a vocabulary.
+//! Tokenizer of a Hugging Face model folder, converted to the parts of a vocabulary.
 //!
-//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`); it and `tokenizer_config.json` have the tokens that are
-//! matched as a whole (`added`); the latter and `generation_config.json` say which tokens begin and end a text, and where
-//! the chat template is (`special`). What such a tokenizer does that the two kinds of `tokenizer.rs` do not is refused by
-//! its key.
+//! `tokenizer.json` has pieces and merge rules (`pieces`, `scheme`). Added tokens come from it and from
+//! `tokenizer_config.json` (`added`). BOS, EOS and the chat template come from the latter and from
+//! `generation_config.json` (`special`). Tokenizers that the kinds in `tokenizer.rs` cannot represent are
+//! rejected with the key.
 
 mod added;
 mod pieces;
@@ -21,22 +21,22 @@ use special::Special;
 #[cfg(feature = "text")]
 pub(crate) use special::chat_template;
 
-/// Most token ids that are looked at, whatever the rows of the embedding table: vocabularies have up to a million.
+/// Maximum number of token ids, regardless of the embedding table's rows. Vocabularies have up to a million.
 const IDS_MAX: usize = 1 << 24;
 
-/// The texts of a folder, read.
+/// Tokenizer data of a folder.
 pub(crate) struct FolderText {
     pub(crate) parts: VocabParts,
-    /// Merge rules as lines of two pieces and a space.
+    /// Merge rules as lines with two pieces and a space.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) merges: Strings,
-    /// Whether there is a tokenizer.
+    /// Whether the folder has a tokenizer.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) is_complete: bool,
 }
 
 impl FolderText {
-    /// Reads `tokenizer.json` and what belongs to it. Without one, tokens are numbers that spell nothing.
+    /// Reads `tokenizer.json` and related documents. Without it, tokens are ids without text.
     pub(crate) fn read(documents: &Documents) -> Result<FolderText, TextError> {
         let path = documents.path(Documents::TOKENIZER);
         let Some(document) = documents.json(Documents::TOKENIZER)? else {
@@ -51,7 +51,7 @@ impl FolderText {
         let pieces = Pieces::read(&sources, &scheme, documents.rows(), &mut warnings)?;
         let special = Special::read(documents, sources.config.as_ref())?;
         let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
-        // Where `tokenizer_config.json` says whether a text begins with BOS, it says with which token, too.
+        // With `add_bos_token` set, `tokenizer_config.json` also names the BOS token.
         let first = scheme.first.filter(|_| special.add_bos.is_none());
         let ends = special.ends;
         let parts = VocabParts {
@@ -85,7 +85,7 @@ impl FolderText {
     }
 }
 
-/// An object that a document must have.
+/// A required object of a document.
 fn needed<'j>(object: &Object<'j>, key: &str) -> Result<Object<'j>, WeightsError> {
     object.object(key)?.ok_or_else(|| object.refuse(key, "an object", "no such key"))
 }

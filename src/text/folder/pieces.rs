@@ -1,4 +1,4 @@
-//! The pieces of a `tokenizer.json`: a token for each id, its kind, and the rules by which pieces merge.
+//! Pieces of a `tokenizer.json`: a token and a kind for each id, and the merge rules.
 
 use super::super::kind::byte_token;
 use super::super::parts::{Edge, UNUSED};
@@ -9,23 +9,23 @@ use super::{IDS_MAX, needed};
 use crate::TokenId;
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
 
-/// Codes of kinds, as GGUF has them.
+/// Codes of token kinds, as in GGUF.
 const NORMAL: u32 = 1;
 const UNKNOWN: u32 = 2;
 const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 const BYTE: u32 = 6;
 
-/// Pieces and rules.
+/// Pieces and merge rules.
 pub(super) struct Pieces {
     pub tokens: Strings,
     pub kinds: Vec<u32>,
     pub merges: Strings,
-    /// Of tokens that do something to the text beside them.
+    /// Options of added tokens, where not default.
     pub edges: Vec<(TokenId, Edge)>,
 }
 
-/// The documents that have them.
+/// Source documents.
 pub(super) struct Sources<'j> {
     /// `tokenizer.json`.
     pub root: Object<'j>,
@@ -33,7 +33,7 @@ pub(super) struct Sources<'j> {
     pub config: Option<Object<'j>>,
 }
 
-/// A token in the making.
+/// A token under construction.
 #[derive(Clone, Copy)]
 struct Token<'j> {
     piece: &'j str,
@@ -41,14 +41,14 @@ struct Token<'j> {
     edge: Edge,
 }
 
-/// Tokens by id, as many as the greatest id wants: a file of few bytes may claim any number of rows.
+/// Tokens by id. Grows to the greatest id, because a small file may declare any number of rows.
 struct Tokens<'j> {
     places: Vec<Option<Token<'j>>>,
     ids_max: usize,
 }
 
 impl<'j> Tokens<'j> {
-    /// The place of a token; none where the model has no row for it.
+    /// Slot of a token; `None` if the model has no row for it.
     fn place(&mut self, id: u64) -> Option<&mut Option<Token<'j>>> {
         let index = usize::try_from(id).ok().filter(|&index| index < self.ids_max)?;
         if index >= self.places.len() {
@@ -59,7 +59,7 @@ impl<'j> Tokens<'j> {
 }
 
 impl Pieces {
-    /// Reads them; token ids are below `rows`.
+    /// Reads pieces and rules. Token ids are below `rows`.
     pub fn read(
         sources: &Sources<'_>,
         scheme: &Scheme<'_>,
@@ -74,7 +74,7 @@ impl Pieces {
         let tokens = tokens.places;
         let merges = merges(&model)?;
         let kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
-        // Every id has a piece, as in GGUF; these are never produced.
+        // Placeholders for ids without a piece, as in GGUF. These tokens are never produced.
         let piece = |(id, token): (usize, &Option<Token<'_>>)| match token {
             Some(token) => token.piece.to_owned(),
             None => format!("[PAD{id}]"),
@@ -89,7 +89,7 @@ impl Pieces {
     }
 }
 
-/// The pieces of the model, by id.
+/// Pieces of the model by id.
 fn vocabulary<'j>(
     vocab: &Object<'j>,
     scheme: &Scheme<'_>,
@@ -114,13 +114,13 @@ fn vocabulary<'j>(
     Ok(tokens)
 }
 
-/// Puts added tokens in their places: control tokens, and text that is always one token.
+/// Inserts the added tokens: control tokens and user-defined ones.
 fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut Warnings) {
     let mut without_row = warnings::Pieces::default();
     for Added { id, content, is_special, edge } in added {
         match tokens.place(id) {
             Some(place) => {
-                // The kind of the unknown token is its own.
+                // The unknown token keeps its kind.
                 let is_unknown = place.is_some_and(|known| known.kind == UNKNOWN && known.piece == content);
                 let kind = match is_special {
                     _ if is_unknown => UNKNOWN,
@@ -129,7 +129,7 @@ fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut
                 };
                 *place = Some(Token { piece: content, kind, edge });
             }
-            // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
+            // Without a row in the model, a special token cannot occur. Gemma has such a token for images.
             None if is_special => {}
             None => without_row.add(content),
         }
@@ -140,7 +140,7 @@ fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut
     }
 }
 
-/// The edges that do something.
+/// Options of added tokens, without the default ones.
 fn edges(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, Edge)> {
     let edge = |(index, token): (usize, &Option<Token<'_>>)| {
         let edge = token.as_ref()?.edge;
@@ -149,7 +149,7 @@ fn edges(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, Edge)> {
     tokens.iter().enumerate().filter_map(edge).collect()
 }
 
-/// The rules as lines of two pieces and a space. Documents have such lines, or pairs.
+/// Merge rules as lines with two pieces and a space. Documents contain such lines, or pairs.
 fn merges(model: &Object<'_>) -> Result<Strings, WeightsError> {
     let list = model.list("merges")?;
     let list = list.ok_or_else(|| model.refuse("merges", "a list of rules", "no such key"))?;
@@ -161,7 +161,7 @@ fn merges(model: &Object<'_>) -> Result<Strings, WeightsError> {
         });
         match (rule.as_str(), pair) {
             (Some(line), _) => merges.push(line),
-            // A space in a piece is written as the alphabet of bytes writes it.
+            // Spaces within a piece are written in the byte alphabet.
             (None, Some((left, right))) => {
                 merges.push(&format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ")));
             }

@@ -1,4 +1,5 @@
-//! What kind of tokenizer a `tokenizer.json` describes: how a text is changed and cut before pieces are merged.
+//! Kind of tokenizer in a `tokenizer.json`: byte-level BPE or SentencePiece-style, with normalisation and
+//! pre-tokenisation.
 
 use super::super::parts::RunsOfUnknown;
 #[cfg(feature = "text")]
@@ -8,21 +9,21 @@ use super::super::warnings::Warnings;
 use super::needed;
 use crate::checkpoint::{Object, WeightsError};
 
-/// A tokenizer of pairs that merge.
+/// Configuration of a BPE tokenizer.
 pub(super) struct Scheme<'j> {
     kind: Kind,
     runs: RunsOfUnknown,
-    /// The piece that stands for what no other can spell.
+    /// Unknown token, for text outside the vocabulary.
     pub unknown: Option<&'j str>,
-    /// The special token that a text begins with.
+    /// Special token at the start of a text.
     pub first: Option<&'j str>,
 }
 
-/// How pieces are written.
+/// Spelling of pieces.
 enum Kind {
-    /// By GPT-2's alphabet of bytes, within words that the rule of this name cuts.
+    /// GPT-2's byte alphabet, with the named pre-tokenizer.
     ByteLevel { pre: &'static str },
-    /// As text, with a mark for spaces.
+    /// Plain text with a mark for spaces.
     SentencePiece(Spaces),
 }
 
@@ -51,7 +52,7 @@ impl<'j> Scheme<'j> {
         Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
     }
 
-    /// The name of the kind in GGUF.
+    /// Name of this kind in GGUF (`tokenizer.ggml.model`).
     pub fn model(&self) -> &'static str {
         if self.is_byte_level() { "gpt2" } else { "llama" }
     }
@@ -60,7 +61,7 @@ impl<'j> Scheme<'j> {
         matches!(self.kind, Kind::ByteLevel { .. })
     }
 
-    /// The name of the rule that cuts words.
+    /// Name of the pre-tokenizer; empty for SentencePiece-style tokenizers.
     pub fn pre(&self) -> &'static str {
         match self.kind {
             Kind::ByteLevel { pre } => pre,
@@ -68,12 +69,12 @@ impl<'j> Scheme<'j> {
         }
     }
 
-    /// What becomes of characters without a token, where pieces are written as text.
+    /// Treatment of unknown characters, for SentencePiece-style tokenizers.
     pub fn by_rules(&self) -> Option<RunsOfUnknown> {
         (!self.is_byte_level()).then_some(self.runs)
     }
 
-    /// What becomes of spaces, where the pieces have marks for them.
+    /// Treatment of spaces, for SentencePiece-style tokenizers.
     pub fn spaces(&self) -> Option<Spaces> {
         match self.kind {
             Kind::ByteLevel { .. } => None,
@@ -82,7 +83,7 @@ impl<'j> Scheme<'j> {
     }
 }
 
-/// Refuses what merges otherwise.
+/// Rejects other models than BPE, and unsupported merge options.
 fn check_model(model: &Object<'_>) -> Result<(), WeightsError> {
     if let Some(other) = model.text("type")?.filter(|&kind| kind != "BPE") {
         return Err(model.refuse("type", "BPE", other));
@@ -98,7 +99,7 @@ fn check_model(model: &Object<'_>) -> Result<(), WeightsError> {
     Ok(())
 }
 
-/// The steps under a key: none, one, or those of a sequence.
+/// Steps under a key: none, one, or those of a sequence.
 fn flat<'j>(root: &Object<'j>, key: &str, list: &str) -> Result<Vec<Object<'j>>, WeightsError> {
     let Some(step) = root.object(key)? else { return Ok(Vec::new()) };
     if kind(&step)? != "Sequence" {
@@ -113,7 +114,7 @@ fn kind<'j>(step: &Object<'j>) -> Result<&'j str, WeightsError> {
 
 #[cfg(not(feature = "text"))]
 fn byte_level(_: &Object<'_>, _: &[Object<'_>], _: &[Object<'_>], _: bool) -> Result<Kind, WeightsError> {
-    // Words are cut by the tokenizer alone, which this build does not have.
+    // Only the tokenizer needs the pre-tokenizer, and this build has none.
     Ok(Kind::ByteLevel { pre: "gpt-2" })
 }
 
@@ -125,7 +126,7 @@ fn byte_level(
     whole: bool,
 ) -> Result<Kind, WeightsError> {
     for step in normalizers {
-        // Composed characters are what keyboards make; GGUF files have no such step at all.
+        // Keyboards produce composed characters, and GGUF files have no normalisation step.
         if kind(step)? != "NFC" {
             return Err(step.refuse("type", "NFC before bytes", kind(step)?));
         }
@@ -146,7 +147,7 @@ fn byte_level(
     Ok(Kind::ByteLevel { pre })
 }
 
-/// The expression by which a step cuts; none if it does not cut.
+/// Regular expression of a pre-tokenisation step; `None` if the step does not split.
 #[cfg(feature = "text")]
 fn expression(step: &Object<'_>) -> Result<Option<String>, WeightsError> {
     match kind(step)? {
@@ -160,7 +161,8 @@ fn expression(step: &Object<'_>) -> Result<Option<String>, WeightsError> {
         },
         "Split" => {
             let (behavior, invert) = (step.text("behavior")?.unwrap_or_default(), step.flag("invert")?);
-            // What an expression does not match is a word, too, unless it is dropped: it matches everything.
+            // Text between matches is a word, too. `Removed` with `invert` would drop it, but such
+            // expressions match all text.
             let isolates =
                 matches!((behavior, invert.unwrap_or(false)), ("Isolated", false) | ("Removed", true));
             if !isolates {
@@ -196,7 +198,7 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
                 marks = true;
                 add_metaspace(step, &mut spaces)?;
             }
-            // Spaces are marks by then, so it cuts nothing.
+            // Spaces have been replaced by marks, so this step splits nothing.
             "Split" if marks && needed(step, "pattern")?.text("String")? == Some(" ") => {}
             other => return Err(step.refuse("type", "Metaspace", other)),
         }
@@ -207,12 +209,12 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
     }
 }
 
-/// Whether the mark for a space stands under a key.
+/// Whether the value of a key is the space mark.
 fn is_mark(step: &Object<'_>, key: &str) -> Result<bool, WeightsError> {
     Ok(step.text(key)?.is_some_and(|text| text.chars().eq([MARK])))
 }
 
-/// What the step makes of spaces. A mark that comes before each text already is enough for it.
+/// Applies a Metaspace step. An unconditional prefix from the normaliser takes precedence.
 fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsError> {
     let old = if step.flag("add_prefix_space")?.unwrap_or(true) { "always" } else { "never" };
     let prefix = match step.text("prepend_scheme")?.unwrap_or(old) {
@@ -228,13 +230,13 @@ fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsEr
     Ok(())
 }
 
-/// The special token that a whole text begins with, if it begins with one. One behind the text is left out: an answer
-/// goes on from there.
+/// Special token at the start of a text, if any. One at the end is dropped, because an answer continues the
+/// text.
 fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<&'j str>, WeightsError> {
     let mut first = None;
     for step in flat(root, "post_processor", "processors")? {
         match kind(&step)? {
-            // It changes no token, but where each is said to be in the text.
+            // Affects only the offsets of tokens.
             "ByteLevel" => {}
             "TemplateProcessing" => {
                 let template = step.objects("single")?;

@@ -1,25 +1,25 @@
-//! Which tokens begin and end a text, and the chat template: `tokenizer_config.json`, `generation_config.json`,
+//! BOS and EOS tokens and the chat template, from `tokenizer_config.json`, `generation_config.json`,
 //! `config.json` and the template's own file.
 
 use serde_json::Value;
 
 use crate::checkpoint::{Documents, Object, WeightsError, shown_value};
 
-/// Tokens with a meaning of their own.
+/// Special tokens of a model.
 #[derive(Default)]
 pub(super) struct Special {
     pub bos: Option<String>,
     pub eos: Option<String>,
     pub padding: Option<String>,
-    /// Whether a text begins with BOS, where the folder says so.
+    /// Whether a text starts with BOS; `None` if unspecified.
     pub add_bos: Option<bool>,
     pub bos_id: Option<i64>,
-    /// Ids at which an answer ends.
+    /// Stop token ids.
     pub ends: Vec<i64>,
 }
 
 impl Special {
-    /// Reads them; `config` is `tokenizer_config.json`.
+    /// Reads the special tokens. `config` is `tokenizer_config.json`.
     pub fn read(documents: &Documents, config: Option<&Object<'_>>) -> Result<Special, WeightsError> {
         let mut special = Special::default();
         if let Some(config) = config {
@@ -28,7 +28,7 @@ impl Special {
             special.padding = token(config, "pad_token")?;
             special.add_bos = config.flag("add_bos_token")?;
         }
-        // What generation says counts before what the model's configuration says.
+        // `generation_config.json` takes precedence over `config.json`.
         for name in [Documents::GENERATION_CONFIG, Documents::CONFIG] {
             let path = documents.path(name);
             let Some(document) = documents.json(name)? else { continue };
@@ -42,7 +42,7 @@ impl Special {
     }
 }
 
-/// A token by its text, or by an object with its content.
+/// A token given by its text, or by an object with its content.
 fn token(config: &Object<'_>, key: &str) -> Result<Option<String>, WeightsError> {
     let content = match config.get(key) {
         Some(Value::Object(_)) => {
@@ -53,7 +53,7 @@ fn token(config: &Object<'_>, key: &str) -> Result<Option<String>, WeightsError>
     Ok(content.map(str::to_owned))
 }
 
-/// One id, or several.
+/// A single id or a list of ids.
 fn ids(config: &Object<'_>, key: &str) -> Result<Vec<i64>, WeightsError> {
     let one =
         |value: &Value| value.as_i64().ok_or_else(|| config.refuse(key, "token ids", shown_value(value)));
@@ -64,7 +64,7 @@ fn ids(config: &Object<'_>, key: &str) -> Result<Vec<i64>, WeightsError> {
     }
 }
 
-/// The chat template, wherever the folder has it.
+/// The chat template, from any of its possible documents.
 #[cfg(feature = "text")]
 pub(crate) fn chat_template(documents: &Documents) -> Result<Option<String>, WeightsError> {
     if let Some(template) = documents.text(Documents::CHAT_TEMPLATE)? {
@@ -81,7 +81,7 @@ pub(crate) fn chat_template(documents: &Documents) -> Result<Option<String>, Wei
     Ok(None)
 }
 
-/// The template, of several the one called default.
+/// The template, or of several the one named `default`.
 #[cfg(feature = "text")]
 fn template_of(config: &Object<'_>) -> Result<Option<String>, WeightsError> {
     let key = "chat_template";

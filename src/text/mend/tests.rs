@@ -1,4 +1,4 @@
-//! Tests of what becomes of badly written vocabularies: the right tokens, and a line for each guess.
+//! Tests of repairs: the right tokens, and one warning per guess.
 
 use super::*;
 use crate::checkpoint::{Array, Metadata, Value};
@@ -14,7 +14,7 @@ const KINDS: [(&str, u32); 8] = [
     ("<|im_end|>", 3),
 ];
 
-/// A SentencePiece vocabulary that needs no mending.
+/// A SentencePiece vocabulary without inconsistencies.
 fn spm() -> VocabParts {
     VocabParts {
         model: "llama".to_owned(),
@@ -28,7 +28,7 @@ fn spm() -> VocabParts {
     }
 }
 
-/// A byte-level vocabulary of these tokens.
+/// A byte-level vocabulary with these tokens.
 fn bpe(tokens: &[(&str, u32)]) -> VocabParts {
     VocabParts {
         model: "gpt2".to_owned(),
@@ -44,7 +44,7 @@ fn mended(parts: VocabParts) -> Mended {
     Mended::new(parts).unwrap()
 }
 
-/// The only warning has all these words.
+/// Checks that the only warning contains all these words.
 fn told(mended: &Mended, words: &[&str]) {
     let [line] = mended.warnings.lines() else { panic!("one line: {:?}", mended.warnings.lines()) };
     for word in words {
@@ -191,11 +191,11 @@ fn control_tokens_that_are_marked_as_text_are_control_tokens() {
         ("<end_of_turn>", 1),
         ("<|im_start|>", 1),
         ("<|some_role|>", 1),
-        // Known names are control tokens even where they are said to be a user's.
+        // Known names are control tokens even if the file lists them as user-defined.
         ("<|im_end|>", 4),
         ("<|im_start|>", 4),
         ("<end_of_turn>", 5),
-        // As DeepSeek's distilled models, EXAONE, Command R and Phi write theirs, called text that is always one token.
+        // Markers of DeepSeek's distilled models, EXAONE, Command R and Phi, listed as user-defined.
         ("<｜User｜>", 1),
         ("<｜User｜>", 4),
         ("<｜Assistant｜>", 4),
@@ -250,7 +250,7 @@ fn byte_tokens_are_known_by_their_spelling() {
     let found = mended(parts.clone());
     assert_eq!(found.kinds[3], TokenKind::Byte);
     told(&found, &["\"<0x41>\" is taken for a byte"]);
-    // Where the byte has a token, the other is text.
+    // If the byte has a token, the other one is text.
     parts.types.as_mut().unwrap()[3] = 6;
     parts.tokens.push("<0x41>");
     parts.types.as_mut().unwrap().push(1);
@@ -306,7 +306,7 @@ fn missing_ids_are_known_by_their_names() {
         lines[1].contains("`tokenizer.ggml.bos_token_id` is missing: `<s>`, token 1, is taken"),
         "{lines:?}"
     );
-    // A model that begins with nothing needs no BOS.
+    // BOS is not needed if the text does not start with it.
     let found = mended(VocabParts { bos: None, add_bos: Some(false), ..spm() });
     assert_eq!((found.bos, found.warnings.lines()), (None, &[] as &[String]));
 }
@@ -328,7 +328,7 @@ fn flags_of_any_type_are_read() {
     told(&found, &["`tokenizer.ggml.add_bos_token`: expected a boolean, found u32"]);
 }
 
-/// As [`bpe`], without a pre-tokenizer.
+/// Like [`bpe`], with a given pre-tokenizer.
 fn recognised(tokens: &[(&str, u32)], pre: &str) -> Mended {
     mended(VocabParts { pre: pre.to_owned(), bos: Some(1), ..bpe(tokens) })
 }
@@ -355,7 +355,7 @@ fn a_missing_pre_tokenizer_is_known_by_the_vocabulary() {
         let found = recognised(tokens, "smollm");
         assert_eq!((found.pre.as_str(), found.warnings.lines()), ("smollm", &[] as &[String]));
     }
-    // Llama 3 begins with BOS, whatever the key that says so is missing; so does no other of these.
+    // Llama 3 starts with BOS by default; the others do not.
     assert!(mended(VocabParts { bos: Some(1), ..recognised_parts(&llama3) }).add_bos);
     assert!(!mended(VocabParts { bos: Some(1), ..recognised_parts(&[end, (";Ċ", 1)]) }).add_bos);
     let found = recognised(&[end, ("a", 1), ("12", 1)], "");

@@ -1,4 +1,4 @@
-//! Tests of the windows: they change nothing, and no text takes more than a few of them.
+//! Tests of the windows: the result does not depend on them, and no text needs more than a few at once.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -7,13 +7,13 @@ use std::convert::Infallible;
 use super::*;
 use proptest::prelude::*;
 
-/// Rules over strings of letters: the place in the list is the rank.
+/// Rules over strings of letters. The rank is the position in the list.
 struct List {
     rules: Vec<[String; 2]>,
     joins: Cell<usize>,
 }
 
-/// A symbol is the number of a string: letters first, then what the rules make.
+/// A symbol is the number of a string: letters first, then results of rules.
 impl List {
     fn new(rules: Vec<[String; 2]>) -> List {
         List { rules, joins: Cell::new(0) }
@@ -53,12 +53,13 @@ fn rules(pairs: &[[&str; 2]]) -> List {
     List::new(pairs.iter().map(|pair| pair.map(str::to_owned)).collect())
 }
 
-/// What long runs of one letter are merged by: pieces of 2, 4, 8, up to 64.
+/// Rules for long runs of one letter: pieces of 2, 4, 8, up to 64.
 fn doubling() -> List {
     List::new((0..6).map(|power| ["a".repeat(1 << power), "a".repeat(1 << power)]).collect())
 }
 
-/// What a text of `letters` takes: most symbols read ahead of what was given out, and pairs looked at.
+/// Work for a text of `letters`: the maximum number of symbols read ahead of the output, and the pairs
+/// examined.
 fn work(list: &List, letters: usize) -> (usize, usize) {
     let (read, ahead) = (Cell::new(0), Cell::new(0));
     let mut given = 0;
@@ -81,7 +82,7 @@ fn a_text_of_any_length_takes_a_few_windows_and_linear_work() {
         let (_, once) = work(&list, WINDOW);
         let (ahead, joins) = work(&list, 16 * WINDOW);
         assert!(ahead <= 2 * WINDOW, "{ahead} symbols were held at once");
-        // Windows overlap by a quarter at most, hence 4/3 and some.
+        // Windows overlap by at most a quarter, hence 4/3 plus a margin.
         assert!(joins <= 16 * once * 3 / 2, "{joins} pairs for 16 times the text that takes {once}");
     }
 }
@@ -101,7 +102,7 @@ fn an_error_ends_the_work() {
 }
 
 proptest! {
-    /// Of any size from four times on what all rules together reach back.
+    /// Any window size from four times the total reach of all rules.
     #[test]
     fn windows_of_any_size_give_the_same(
         picks in prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..14),

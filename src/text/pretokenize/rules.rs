@@ -1,7 +1,7 @@
-//! The table of pre-tokenizers: what `tokenizer.ggml.pre` may name, and the expressions that it stands for.
+//! Table of pre-tokenizers: the names in `tokenizer.ggml.pre` and their regular expressions.
 //!
-//! A name that is not here and has the rule of one that is here is a word more in a row. Expressions are those
-//! of the models' own tokenizers, without their look-ahead (see [`Spaces`]).
+//! A new name for an existing rule is added to its row. Expressions are those of the models' own tokenizers,
+//! without look-ahead (see [`Spaces`]).
 
 use super::WholeWords;
 
@@ -9,25 +9,26 @@ use super::WholeWords;
 pub(super) struct Rule {
     /// The names in `tokenizer.ggml.pre`.
     pub(super) names: &'static [&'static str],
-    /// One after the other: each cuts what the one before it made.
+    /// Splitting steps in order. Each splits the words of the previous one.
     pub(super) steps: &'static [Step],
     pub(super) whole_words: WholeWords,
 }
 
-/// An expression whose matches become words of their own.
+/// An expression with matches that become words of their own.
 pub(super) struct Step {
     pub(super) pattern: &'static str,
     pub(super) spaces: Spaces,
 }
 
-/// What becomes of white space at the end of a match, before something else.
+/// Treatment of white space at the end of a match, before other text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spaces {
-    /// It is part of the word: the expression has no look-ahead.
+    /// Part of the word: the expression has no look-ahead.
     Kept,
-    /// The last character goes to the word that follows: `\s+(?!\S)`.
+    /// The last character goes to the next word: `\s+(?!\S)`.
     LastToWord,
-    /// As before, but white space up to a line end is a word of its own: `\s*[\r\n]+` comes before it.
+    /// Like [`Spaces::LastToWord`], but white space up to a line end is a word: `\s*[\r
+    /// ]+` comes first.
     LastToWordButLineEnds,
 }
 
@@ -43,15 +44,15 @@ const fn words_and_line_ends(pattern: &'static str) -> Step {
     Step { pattern, spaces: Spaces::LastToWordButLineEnds }
 }
 
-/// GPT-2's words: contractions, letters, digits and the rest, each with the space before it.
+/// GPT-2's words: contractions, letters, digits and other characters, each with a preceding space.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 const DIGIT: Step = isolate(r"\p{N}");
 const THREE_DIGITS: Step = isolate(r"\p{N}{1,3}");
-/// Han and kana, as DeepSeek's newer tokenizers cut them out.
+/// Han and kana, as split off by DeepSeek's newer tokenizers.
 const HAN_AND_KANA: Step = isolate(r"[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+");
-/// Han, Hangul and much else above U+0800, as DeepSeek's older tokenizers cut them out.
+/// Han, Hangul and more above U+0800, as split off by DeepSeek's older tokenizers.
 const EAST_ASIAN: Step = isolate(r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+");
-/// The words of Bloom and its kin: all up to white space or a mark that ends a sentence.
+/// Words of Bloom and its relatives: everything up to white space or a sentence mark.
 const SENTENCE_WORDS: Step = isolate(r" ?[^(\s|.,!?…。，、।۔،)]+");
 
 /// English contractions in any case.
@@ -61,7 +62,8 @@ macro_rules! contractions {
     };
 }
 
-/// What Llama 3 began and others vary: words with the character before them, digits, and the rest with its line ends.
+/// Llama 3's pattern and its variants: words with a preceding character, digits, other characters with line
+/// ends.
 macro_rules! modern {
     ($words:expr, $digits:expr, $rest:expr) => {
         concat!($words, "|", $digits, "|", $rest, r"|\s*[\r\n]+|\s+")
@@ -74,14 +76,14 @@ macro_rules! letters {
     };
 }
 
-/// The rest: neither letters nor digits nor white space.
+/// Other characters: neither letters nor digits nor white space.
 macro_rules! marks {
     () => {
         r" ?[^\s\p{L}\p{N}]+[\r\n]*"
     };
 }
 
-/// Words that begin with large letters and go on with small ones, as GPT-4o and Tekken cut them.
+/// Words of uppercase letters followed by lowercase ones, as in GPT-4o and Tekken.
 macro_rules! cased {
     ($end:expr) => {
         concat!(
@@ -93,7 +95,7 @@ macro_rules! cased {
     };
 }
 
-/// As [`cased`], with Chinese characters as words of their own.
+/// Like [`cased`], with runs of Chinese characters as separate words.
 macro_rules! cased_without_han {
     () => {
         concat!(
@@ -106,7 +108,7 @@ macro_rules! cased_without_han {
     };
 }
 
-/// DeepSeek 3's words: a mark may begin a Latin word, combining marks belong to letters.
+/// DeepSeek 3's words: a mark may start a Latin word, and combining marks belong to letters.
 macro_rules! deepseek3 {
     ($marks:expr) => {
         concat!(
@@ -117,11 +119,11 @@ macro_rules! deepseek3 {
     };
 }
 
-/// Numbers in groups of three.
+/// Digits in groups of up to three.
 const LLAMA3: &str = modern!(concat!(contractions!(), "|", letters!()), r"\p{N}{1,3}", marks!());
-/// As Llama 3, but a digit at a time.
+/// Like Llama 3, with single digits.
 const QWEN2: &str = modern!(concat!(contractions!(), "|", letters!()), r"\p{N}", marks!());
-/// As Qwen 2, with combining marks as part of words.
+/// Like Qwen 2, with combining marks as part of words.
 const QWEN35: &str = modern!(
     concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"),
     r"\p{N}",
@@ -130,7 +132,7 @@ const QWEN35: &str = modern!(
 const GPT4O: &str =
     modern!(cased!(concat!(contractions!(), "?")), r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*");
 
-/// Cased letters as DeepSeek's tokenizer lists them: without the scripts and blocks that are younger than its list.
+/// Cased letters as listed in DeepSeek's tokenizer, without scripts and blocks that are newer than the list.
 const DEEPSEEK_LETTERS: Step = isolate(concat!(
     r"\s?[[\p{Lu}\p{Ll}\p{Lt}]--[\x{560}\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8a}\x{2d00}-\x{2d2d}\x{a790}-\x{a7fa}",
     r"\x{ab30}-\x{ab68}\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{16e7f}\x{1d400}-\x{1d7cb}\x{1df00}-\x{1df2a}]]+"

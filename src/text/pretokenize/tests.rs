@@ -1,4 +1,4 @@
-//! Tests of the pre-tokenizers on texts that tell the rules apart.
+//! Tests of the pre-tokenizers on texts that distinguish the rules.
 
 use std::convert::Infallible;
 
@@ -46,7 +46,7 @@ fn qwen2_takes_a_digit_at_a_time() {
 
 #[test]
 fn names_of_one_rule_cut_alike() {
-    // Digits, line ends, contractions in capitals, marks before letters and white space before the end.
+    // Digits, line ends, uppercase contractions, marks before letters, and white space at the end.
     let text = "It'S 12345 (x) a.\n\n  \n\tb é\u{301}te 日本かな...  ";
     for (name, others) in [
         ("gpt-2", &["mpt", "olmo", "jais", "trillion", "granite-docling", "phi-2", "exaone4"][..]),
@@ -75,7 +75,7 @@ fn whole_words_are_taken_by_name() {
 #[test]
 fn rules_differ_where_their_tokenizers_do() {
     for (name, text, expected) in [
-        // Combining marks are part of the word, or of what follows it.
+        // Combining marks are part of the word, or of the following word.
         ("qwen35", "e\u{301}a 1", &["e\u{301}a", " ", "1"][..]),
         ("qwen2", "e\u{301}a 1", &["e", "\u{301}a", " ", "1"]),
         ("gpt-4o", "HelloWorld it's 1234/\n", &["Hello", "World", " it's", " ", "123", "4", "/\n"]),

@@ -1,16 +1,16 @@
-//! The arguments of a call, by position or by name, as Python binds them.
+//! Binding of call arguments by position or name, as in Python.
 
 use super::origin::{Marks, Text};
 use super::types::{as_integer, invalid, type_name};
 use minijinja::value::{Kwargs, Value, ValueOrKwargs};
 use minijinja::{Error, ErrorKind};
 
-/// The arguments of a function that takes any, as values.
+/// Arguments of a variadic function, as values.
 pub(super) fn plain(args: &[ValueOrKwargs]) -> Vec<Value> {
     args.iter().map(|arg| arg.clone().into_value()).collect()
 }
 
-/// Positional arguments, and those with names.
+/// Separates positional and named arguments.
 pub(super) fn split(args: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> {
     match args.split_last() {
         Some((last, before)) if last.is_kwargs() => Ok((before.to_vec(), Kwargs::try_from(last.clone())?)),
@@ -18,7 +18,7 @@ pub(super) fn split(args: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> {
     }
 }
 
-/// The arguments of a function with these parameters; absent ones are `None`.
+/// Binds arguments to parameters; absent ones are `None`.
 pub(super) fn bind<const N: usize>(
     function: &str,
     args: &[Value],
@@ -53,46 +53,46 @@ pub(super) struct Bound<const N: usize> {
 }
 
 impl<const N: usize> Bound<N> {
-    /// The argument, `None` where it is absent.
+    /// The argument; `None` if absent.
     pub(super) fn value(&self, at: usize) -> Option<&Value> {
         self.values.get(at).and_then(Option::as_ref)
     }
 
-    /// The argument, where Python's `None` stands for its absence.
+    /// The argument; `None` if absent or Python's `None`.
     pub(super) fn some(&self, at: usize) -> Option<&Value> {
         self.value(at).filter(|value| !value.is_none())
     }
 
-    /// The argument, which must be there.
+    /// A required argument.
     pub(super) fn required(&self, at: usize) -> Result<&Value, Error> {
         self.value(at).ok_or_else(|| self.wrong(at, "a value", "none"))
     }
 
-    /// A string, `None` where it is absent.
+    /// A string; `None` if absent.
     pub(super) fn text(&self, marks: Marks, at: usize) -> Result<Option<Text>, Error> {
         let text =
             |value: &Value| marks.text(value).ok_or_else(|| self.wrong(at, "a string", type_name(value)));
         self.some(at).map(text).transpose()
     }
 
-    /// A string, which must be there.
+    /// A required string.
     pub(super) fn required_text(&self, marks: Marks, at: usize) -> Result<Text, Error> {
         self.text(marks, at)?.ok_or_else(|| self.wrong(at, "a string", "none"))
     }
 
-    /// An integer, `None` where it is absent.
+    /// An integer; `None` if absent.
     pub(super) fn integer(&self, at: usize) -> Result<Option<i128>, Error> {
         let integer =
             |value: &Value| as_integer(value).ok_or_else(|| self.wrong(at, "an integer", type_name(value)));
         self.some(at).map(integer).transpose()
     }
 
-    /// An integer, which must be there.
+    /// A required integer.
     pub(super) fn required_integer(&self, at: usize) -> Result<i128, Error> {
         self.integer(at)?.ok_or_else(|| self.wrong(at, "an integer", "none"))
     }
 
-    /// Whether the argument is there and counts as true.
+    /// Whether the argument is present and true.
     pub(super) fn is_true(&self, at: usize) -> bool {
         self.value(at).is_some_and(Value::is_true)
     }

@@ -1,37 +1,38 @@
-//! What a template may use: a budget of bytes, items, depth and time, and the functions that ask it.
+//! Resource limits for templates: a budget of bytes, items, depth and time, with the functions that enforce
+//! it.
 //!
-//! The engine counts steps by itself, but a step may double a string, so that a few hundred steps exhaust
-//! any memory. What makes larger values (`operators.rs`, `filters.rs`, `strings.rs`) pays here before it
-//! makes them, and every other value is measured as soon as it exists; `program.rs` puts those calls into
-//! the compiled template. Lists and maps are also held to a depth, because they are dropped recursively.
+//! The engine counts steps itself, but one step may double a string, so a few hundred steps can exhaust
+//! memory. Functions that create larger values (`operators.rs`, `filters.rs`, `strings.rs`) charge the budget
+//! first. Every other value is measured when it is created; `program.rs` inserts those calls into the
+//! compiled template. Lists and maps have a depth limit, because dropping them is recursive.
 
 use super::origin::Marks;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 use std::time::{Duration, Instant};
 
-/// Steps of the engine in one rendering.
+/// Maximum number of engine steps in one rendering.
 pub(super) const STEPS_MAX: u64 = 4_000_000;
-/// Bytes of strings that one rendering may make, all together.
+/// Maximum total size in bytes of the strings created in one rendering.
 const BYTES_MAX: usize = 128 << 20;
-/// The longest string, in bytes.
+/// Maximum length of a string in bytes.
 const STRING_BYTES_MAX: usize = 16 << 20;
-/// Items looked at when values are measured.
+/// Maximum number of items visited when values are measured.
 const VISITS_MAX: usize = 8_000_000;
-/// Deepest nesting of lists and maps.
+/// Maximum nesting of lists and maps.
 const DEPTH_MAX: usize = 64;
-/// Longest time.
+/// Maximum duration of one rendering.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// The functions that the rewritten program calls; no template can spell these names.
+/// Functions called by the rewritten program. Most names are not identifiers, so templates cannot call them.
 pub(super) const MEASURE: &str = "measure value";
 pub(super) const STORE: &str = "measure and store";
 pub(super) const SPEND: &str = "spend bytes";
 pub(super) const START: &str = "start";
 pub(super) const ONE: &str = "__one";
 
-/// What a rendering may still use.
+/// Remaining resources of a rendering.
 pub(super) struct Budget {
-    /// What stands around the words of users; not spent, but at hand wherever strings are made.
+    /// Marks around user text. Not a resource, but needed wherever strings are created.
     pub(super) marks: Marks,
     bytes: usize,
     visits: usize,
@@ -52,7 +53,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The budget of this rendering.
+    /// The budget of this rendering. Checks the time limit.
     pub(super) fn of<'s>(state: &'s mut State<'_, '_>) -> Result<&'s mut Budget, Error> {
         let budget = state.get_or_insert_extension_with(Budget::default);
         budget.ticks = budget.ticks.wrapping_add(1);
@@ -62,7 +63,7 @@ impl Budget {
         Ok(budget)
     }
 
-    /// Pays for a string of this length.
+    /// Charges a string of this length.
     pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Error> {
         if bytes > STRING_BYTES_MAX {
             return Err(limit(format!("a string longer than {STRING_BYTES_MAX} bytes")));
@@ -72,7 +73,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Refuses a string that has grown to this length, before it is paid for.
+    /// Checks a string under construction against the limits without charging it.
     pub(super) fn fits(&self, bytes: usize) -> Result<(), Error> {
         if bytes > STRING_BYTES_MAX.min(self.bytes) {
             return Err(limit(format!("a string longer than {STRING_BYTES_MAX} bytes")));
@@ -80,19 +81,19 @@ impl Budget {
         Ok(())
     }
 
-    /// Pays for looking at this many items.
+    /// Charges a number of visited items.
     pub(super) fn spend_visits(&mut self, visits: usize) -> Result<(), Error> {
         let left = self.visits.checked_sub(visits);
         self.visits = left.ok_or_else(|| limit(format!("more than {VISITS_MAX} items in lists")))?;
         Ok(())
     }
 
-    /// Pays for what a value holds.
+    /// Charges the items in a value.
     pub(super) fn measure(&mut self, value: &Value) -> Result<(), Error> {
         self.visit(value, 0, Namespaces::Allowed)
     }
 
-    /// Looks at everything inside a value: pays for the items, refuses what is nested too deep.
+    /// Visits everything in a value: charges the items and rejects too deep nesting.
     fn visit(&mut self, value: &Value, depth: usize, namespaces: Namespaces) -> Result<(), Error> {
         self.spend_visits(1)?;
         if depth > DEPTH_MAX {
@@ -119,8 +120,8 @@ impl Budget {
     }
 }
 
-/// Whether a measured value may hold namespaces. One that is put into a namespace may not: namespaces are
-/// the only values that can be changed, so this is how a value could come to contain itself.
+/// Whether a measured value may contain namespaces. A value stored in a namespace may not: namespaces are the
+/// only mutable values, so a value could otherwise contain itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespaces {
     Allowed,
@@ -131,22 +132,22 @@ fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// What marks the errors made here.
+/// Source of limit errors, to identify them.
 #[derive(Debug, thiserror::Error)]
 #[error("limit")]
 struct Limit;
 
-/// An error that says which limit was met.
+/// Error for an exceeded limit.
 pub(super) fn limit(what: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, what).with_source(Limit)
 }
 
-/// Whether an error came from [`limit`].
+/// Whether an error was created by [`limit`].
 pub(super) fn is_limit(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Limit>())
 }
 
-/// Puts the guarding functions into an environment.
+/// Adds the limiting functions to an environment.
 pub(super) fn install(env: &mut Environment<'_>, marks: Marks) {
     env.set_fuel(Some(STEPS_MAX));
     env.add_global(ONE, 1);
@@ -159,7 +160,7 @@ pub(super) fn install(env: &mut Environment<'_>, marks: Marks) {
             Some(text) => budget.spend_bytes(text.len())?,
             None => budget.measure(&value)?,
         }
-        // A captured text that is all a user's is a plain string again.
+        // Captured text that is entirely a user's becomes a plain string again.
         if budget.marks.stand_in(&value)
             && let Some(text) = budget.marks.text(&value)
         {

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 type Outcome = Result<Value, Error>;
 
-/// The engine's filters that go through a list: what they go through is made a list by Python's rules.
+/// Wraps the engine's filters that iterate: their input becomes a list by Python's rules.
 pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("map", |state: &mut State<'_, '_>, value: Value, args: Rest<ValueOrKwargs>| {
         let list = if value.is_true() { iterate(state, &value)? } else { Value::UNDEFINED };
@@ -52,7 +52,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     }
 }
 
-/// What `attribute='a.b'` means.
+/// Value of a dotted path, `attribute='a.b'`.
 pub(super) fn path(value: &Value, attribute: &Value) -> Outcome {
     let Some(names) = attribute.as_str() else { return value.get_item(attribute) };
     names.split('.').try_fold(value.clone(), |value, name| match name.parse::<usize>() {
@@ -81,7 +81,7 @@ pub(super) fn reverse(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     Ok(generator(all))
 }
 
-/// Items that can be gone through, but are no list.
+/// Items as a generator: iterable, but not a list.
 pub(super) fn generator(items: Vec<Value>) -> Value {
     Value::make_object_iterable(items, |items| Box::new(items.iter().cloned()))
 }

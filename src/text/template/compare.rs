@@ -1,4 +1,4 @@
-//! `==`, `<`, `in` and the like.
+//! Comparison operators: `==`, `<`, `in` and others.
 
 use super::bounds::Budget;
 use super::types::{invalid, type_name};

@@ -1,4 +1,4 @@
-//! Where strings are cut and searched: `strip`, `split`, `partition`, `find` and the like.
+//! Splitting and searching of strings: `strip`, `split`, `partition`, `find` and others.
 
 use super::arguments::Bound;
 use super::letters::is_space;
@@ -36,7 +36,7 @@ pub(super) fn split_by<'t>(
     Ok(parts)
 }
 
-/// Words between white space; the rest after `most` cuts stays whole.
+/// Words separated by white space; after `most` splits the rest stays whole.
 pub(super) fn split_words(text: &str, most: usize, from_right: bool) -> Vec<&str> {
     let (mut words, mut rest) = (Vec::new(), text);
     loop {
@@ -66,7 +66,7 @@ pub(super) fn split_words(text: &str, most: usize, from_right: bool) -> Vec<&str
     words
 }
 
-/// The lines of a text, with or without what ends them.
+/// Lines of a text, with or without line ends.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let ends = |c: char| {
         matches!(
@@ -101,7 +101,7 @@ pub(super) fn partition(marks: Marks, text: &Text, method: &str, separator: &str
     Value::from(Tuple::from(vec![part(0..start), part(start..end), part(end..string.len())]))
 }
 
-/// The part of a string between the character indices at `at` and after it, and where it begins.
+/// The part between the character indices in arguments `at` and `at + 1`, and its start.
 pub(super) fn part_of<'t, const N: usize>(
     text: &'t str,
     bound: &Bound<N>,

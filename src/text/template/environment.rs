@@ -1,4 +1,4 @@
-//! What templates find around them: the environment that `transformers` makes for chat templates.
+//! Template environment: the functions and filters that `transformers` provides to chat templates.
 
 use super::bounds::{self, Budget};
 use super::origin::{Marks, Text};
@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 use std::time::SystemTime;
 
-/// The environment for one rendering.
+/// Environment for one rendering.
 pub(super) fn new(now: Option<SystemTime>, marks: Marks) -> Environment<'static> {
     let mut env = Environment::new();
     bounds::install(&mut env, marks);
@@ -44,7 +44,7 @@ pub(super) fn new(now: Option<SystemTime>, marks: Marks) -> Environment<'static>
     env
 }
 
-/// Python's `dict`: of a dictionary or a list of pairs, and of named arguments.
+/// Python's `dict`: from a dictionary or a list of pairs, and from named arguments.
 fn dict(state: &mut State<'_, '_>, from: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     if let Some(from) = from {

@@ -1,6 +1,6 @@
-//! Jinja's filters that make or take strings, and those that differ from the engine's.
+//! Jinja's filters that create or take strings, and those that differ from the engine's.
 //!
-//! The engine's own remain where they only move values: `map`, `select`, `sort`, `groupby` and the like.
+//! The engine's own filters remain if they only move values: `map`, `select`, `sort`, `groupby` and others.
 
 use super::arguments::{bind, plain, split};
 use super::bounds::Budget;
@@ -78,7 +78,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     }
 }
 
-/// The first argument, printed.
+/// The first argument as text.
 fn receiver(state: &mut State<'_, '_>, args: &[Value]) -> Result<Text, Error> {
     let value = args.first().cloned().unwrap_or_default();
     display(Budget::of(state)?, &value)
@@ -147,7 +147,7 @@ fn escape(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     Ok(budget.marks.value(escaped))
 }
 
-/// Python's `Markup`. It does not make what a user wrote the template's.
+/// Python's `Markup`. User text keeps its origin.
 fn safe(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     bind("safe", args, ["value"])?;
     let text = receiver(state, args)?;
@@ -231,7 +231,7 @@ fn trim(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     Ok(marks.value(text.part(stripped(text.as_str(), "strip", chars.as_ref().map(Text::as_str)))))
 }
 
-/// Without comments and tags, white space made single spaces.
+/// Removes comments and tags, and collapses white space.
 fn strip_tags(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     bind("striptags", args, ["value"])?;
     let text = receiver(state, args)?;

@@ -1,4 +1,4 @@
-//! Values that act: macros that take any arguments (`varargs`, `kwargs`), `cycler` and `joiner`.
+//! Callable values: macros with variadic arguments (`varargs`, `kwargs`), `cycler` and `joiner`.
 
 use super::arguments::split;
 use super::types::invalid;
@@ -7,9 +7,9 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The function that makes a macro flexible; no template can spell this name.
+/// Function that makes a macro variadic. Not an identifier, so templates cannot call it.
 pub(super) const FLEXIBLE: &str = "flexible macro";
-/// What a flexible macro's body finds its further arguments in; `program.rs` adds them to its parameters.
+/// Names of the variadic arguments in a macro's body; `program.rs` adds them to its parameters.
 pub(super) const EXTRA: [&str; 2] = ["varargs", "kwargs"];
 
 pub(super) fn install(env: &mut Environment<'_>) {
@@ -34,7 +34,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     });
 }
 
-/// A macro whose body uses `varargs` or `kwargs`.
+/// A macro with `varargs` or `kwargs` in its body.
 #[derive(Debug)]
 struct FlexibleMacro {
     inner: Value,
@@ -70,7 +70,7 @@ impl Object for FlexibleMacro {
     }
 }
 
-/// Goes round a list, an item a call.
+/// Jinja's `cycler`: returns the items in rotation.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,
@@ -116,7 +116,7 @@ impl Object for Cycler {
     }
 }
 
-/// Nothing at the first call, a separator at each after it.
+/// Jinja's `joiner`: empty at the first call, then the separator.
 #[derive(Debug)]
 struct Joiner {
     separator: Value,

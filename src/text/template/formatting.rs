@@ -1,7 +1,7 @@
-//! `'%s'|format(x)`, `'%s' % x` and `'{}'.format(x)`.
+//! String formatting: printf style (`'%s'|format(x)`, `'%s' % x`) and brace style (`'{}'.format(x)`).
 //!
-//! The pattern is taken apart here, so that each field keeps its origin and its width is checked; the
-//! engine's library prints the single fields.
+//! The pattern is parsed here, so that each field keeps its origin and its width is checked. The engine's
+//! library prints single fields.
 
 use super::bounds;
 use super::bounds::Budget;
@@ -13,10 +13,10 @@ use minijinja::Error;
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Value};
 
-/// Widest field and most digits of a number.
+/// Maximum width of a field, and maximum number of digits.
 const WIDTH_MAX: usize = 10_000;
 
-/// Printf's pattern: `%[(name)][flags][width][.precision]type`.
+/// Printf pattern: `%[(name)][flags][width][.precision]type`.
 pub(super) fn percent(
     budget: &mut Budget,
     pattern: &Text,
@@ -74,7 +74,7 @@ pub(super) fn percent(
     Ok(budget.marks.value(out))
 }
 
-/// The value of `%(name)s`, from a dictionary or from named arguments.
+/// Value of `%(name)s`, from a dictionary or from named arguments.
 fn lookup(args: &[Value], named: Option<&Kwargs>, name: &str) -> Result<Value, Error> {
     let from_named = named.and_then(|named| named.peek::<Value>(name).ok());
     let from_dict = || args.first().and_then(|dict| dict.get_item(&Value::from(name)).ok());
@@ -94,7 +94,7 @@ fn percent_field(budget: &mut Budget, spec: &str, kind: char, value: &Value) -> 
     pad(budget, FormatStyle::Printf, &format!("%{spec}{kind}"), &value)
 }
 
-/// A number, which has no origin to keep.
+/// A number, which has no origin.
 fn number(budget: &mut Budget, spec: &str, kind: char, value: &Value) -> Result<Text, Error> {
     let whole = matches!(kind, 'd' | 'x' | 'X' | 'o' | 'c');
     let value = match (as_integer(value), f64::try_from(value.clone())) {
@@ -115,7 +115,7 @@ fn of_like(budget: &Budget, value: &Value, printed: String) -> Text {
     }
 }
 
-/// A string padded or cut; it keeps its parts where neither happens.
+/// A string padded or truncated. Its parts keep their origin if it is not truncated.
 fn pad(budget: &mut Budget, style: FormatStyle, spec: &str, value: &Text) -> Result<Text, Error> {
     let printed = format(style, spec, &[Value::from(value.as_str())])?;
     budget.spend_bytes(printed.len())?;
@@ -170,7 +170,7 @@ pub(super) fn braces(
     Ok(budget.marks.value(out))
 }
 
-/// A number by its spec, with the kinds that the library does not have.
+/// A number by its spec, including kinds that the library lacks.
 fn print_number(spec: &str, value: &Value) -> Result<String, Error> {
     let print =
         |spec: &str| format(FormatStyle::StrFormat, &format!("{{0:{spec}}}"), std::slice::from_ref(value));
@@ -197,7 +197,7 @@ fn print_number(spec: &str, value: &Value) -> Result<String, Error> {
     }
 }
 
-/// `{:%}`: a share of a hundred, with the sign within the width.
+/// `{:%}`: a percentage; the width includes the sign.
 fn percentage(spec: &str, share: f64) -> Result<String, Error> {
     let (spec, width) = match spec.split_once('.') {
         Some((before, digits)) => (format!(".{digits}"), before),
@@ -209,7 +209,7 @@ fn percentage(spec: &str, share: f64) -> Result<String, Error> {
     format(FormatStyle::StrFormat, &format!("{{0:{align}{width}}}"), &[Value::from(number)])
 }
 
-/// The text up to the brace that closes it.
+/// Text up to the matching closing brace.
 fn closed(text: &str) -> Option<&str> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -223,7 +223,7 @@ fn closed(text: &str) -> Option<&str> {
     None
 }
 
-/// The arguments of `str.format`.
+/// Arguments of `str.format`.
 struct Fields<'a> {
     args: &'a [Value],
     named: &'a Kwargs,
@@ -260,7 +260,7 @@ impl Fields<'_> {
         }
     }
 
-    /// The spec with the fields in it filled in.
+    /// The spec with its nested fields replaced.
     fn nested(&mut self, budget: &mut Budget, spec: &str) -> Result<String, Error> {
         let (mut out, mut rest) = (String::new(), spec);
         while let Some((before, after)) = rest.split_once('{') {
@@ -275,7 +275,7 @@ impl Fields<'_> {
         Ok(out)
     }
 
-    /// The value of `name`, `0`, nothing, with `.attribute` and `[item]` after it.
+    /// Value of a field name: `name`, `0` or empty, followed by `.attribute` and `[item]`.
     fn value(&mut self, path: &str) -> Result<Value, Error> {
         let end = path.find(['.', '[']).unwrap_or(path.len());
         let (first, mut rest) = path.split_at_checked(end).unwrap_or((path, ""));

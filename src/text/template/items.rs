@@ -1,4 +1,4 @@
-//! What is in a value: items, slices, and what a loop goes through.
+//! Items, slices and iteration of values.
 
 use super::bounds::Budget;
 use super::origin::Text;
@@ -6,13 +6,13 @@ use super::types::{as_integer, invalid, is_sequence, type_name, undefined};
 use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Error, State};
 
-/// `value[key]`, which must be there.
+/// `value[key]` of a required item.
 pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value, Error> {
     let item = value.get_item(key)?;
     if item.is_undefined() { Err(invalid(format!("expected an item `{key}`, found none"))) } else { Ok(item) }
 }
 
-/// What a loop goes through: the characters of a string, all items of an iterator.
+/// Iterable form of a value: the characters of a string, all items of an iterator.
 pub(super) fn iterate(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
     let budget = Budget::of(state)?;
     if let Some(text) = budget.marks.text(value) {
@@ -57,7 +57,7 @@ pub(super) fn slice(
     let (Ok(start), Ok(stop), Ok(step)) = (bound(&start), bound(&stop), bound(&step)) else {
         return Ok(Value::UNDEFINED);
     };
-    // As where there is no such item.
+    // Undefined, as for a missing item.
     if text.is_none() && !is_sequence(&value) {
         return Ok(Value::UNDEFINED);
     }
@@ -97,7 +97,7 @@ fn slice_text(
     Ok(out)
 }
 
-/// The indices of a slice, by the rules of Python's `slice.indices`.
+/// Indices of a slice, by the rules of Python's `slice.indices`.
 pub(super) fn indices(
     len: usize,
     start: Option<i128>,
@@ -118,7 +118,7 @@ pub(super) fn indices(
         .filter_map(|index| usize::try_from(index).ok())
 }
 
-/// All items of a list or iterator, or the characters of a string, paid for.
+/// All items of a list or iterator, or the characters of a string, charged to the budget.
 pub(super) fn items(state: &mut State<'_, '_>, value: &Value) -> Result<Vec<Value>, Error> {
     let list = iterate(state, value)?;
     let items: Vec<Value> = list.try_iter()?.checked().collect::<Result<_, _>>()?;

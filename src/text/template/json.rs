@@ -1,4 +1,4 @@
-//! `tojson` as `transformers` has it: Python's `json.dumps`, nothing escaped for HTML.
+//! `tojson` of `transformers`: Python's `json.dumps`, without HTML escapes.
 
 use super::arguments::bind;
 use super::bounds::{self, Budget};
@@ -8,9 +8,9 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write;
 
-/// Deepest nesting that is written.
+/// Maximum nesting.
 const DEPTH_MAX: usize = 64;
-/// Widest indentation of a level.
+/// Maximum indentation per level.
 const INDENT_MAX: usize = 64;
 
 /// `tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
@@ -46,7 +46,7 @@ pub(super) fn to_json(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value
 
 struct Json {
     out: String,
-    /// What a level is indented by; without it everything stands on one line.
+    /// Indentation per level; `None` for output on one line.
     indent: Option<String>,
     item: String,
     key: String,
@@ -89,7 +89,7 @@ impl Json {
         budget.fits(self.out.len())
     }
 
-    /// Keys are strings; `json.dumps` writes other scalars as such.
+    /// Dictionary keys are strings; `json.dumps` converts other scalars.
     fn key(&self, budget: &mut Budget, key: &Value) -> Result<String, Error> {
         let written = match key.kind() {
             ValueKind::None => "null".to_owned(),
@@ -174,7 +174,7 @@ impl Json {
     }
 }
 
-/// Numbers as Python writes them; those that JSON does not have by their JavaScript names.
+/// Numbers as printed by Python; non-finite ones have their JavaScript names.
 fn number(value: &Value) -> String {
     match repr::scalar(value).unwrap_or_default().as_str() {
         "nan" => "NaN".to_owned(),

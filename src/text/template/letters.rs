@@ -1,10 +1,10 @@
-//! The letters of a string: their case, and what kind they are.
+//! Case conversion and character classes of strings.
 
 use super::origin::Text;
 use super::repr;
 use regex::Regex;
 
-/// Python's white space: Unicode's, and the separators of ASCII.
+/// Python's white space: Unicode's, and the ASCII separators.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
@@ -19,7 +19,7 @@ pub(super) fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase()
 }
 
-/// Every letter after something that is none is a capital.
+/// Capitalises every letter after a non-letter.
 pub(super) fn titled(text: &str) -> String {
     let (mut out, mut within) = (String::with_capacity(text.len()), false);
     for c in text.chars() {
@@ -33,8 +33,8 @@ pub(super) fn titled(text: &str) -> String {
     out
 }
 
-/// The text in another case. Where a method looks at more than one character, a text of two origins
-/// becomes a user's.
+/// Text in another case. If a method depends on more than one character, a text of mixed origin becomes a
+/// user's.
 pub(super) fn cased(text: &Text, method: &str) -> Text {
     let swapped = |part: &str| {
         let swap = |c: char| -> String {
@@ -51,7 +51,7 @@ pub(super) fn cased(text: &Text, method: &str) -> Text {
     }
 }
 
-/// Whether the string is of the kind that a method `is…` names.
+/// Whether the string satisfies the method `is…`.
 pub(super) fn holds(text: &str, method: &str) -> bool {
     let class = |class: &str| Regex::new(&format!("^{class}$")).is_ok_and(|class| class.is_match(text));
     let cased = || text.chars().any(is_cased);

@@ -1,14 +1,14 @@
-//! The strings of a template's source: escapes as Python reads them.
+//! String literals in a template's source, with Python's escapes.
 
 use super::super::error::TextError;
 
-/// What stands between the quotes of a string, in the engine's own escapes for a string between `"`.
+/// Body of a string literal, with the engine's escapes for a string in `"`.
 pub(super) fn requoted(string: &str, line: u16) -> Result<String, TextError> {
     let inner = string.get(1..string.len().saturating_sub(1)).unwrap_or_default();
     let wrong = |what: &str| TextError::TemplateSyntax(format!("a string has {what} (line {line})"));
     let mut out = String::with_capacity(inner.len());
     let mut chars = inner.chars().peekable();
-    // The first half of a character that is written as two.
+    // First half of a surrogate pair.
     let mut half: Option<u32> = None;
     while let Some(c) = chars.next() {
         if c != '\\' {
@@ -59,7 +59,7 @@ pub(super) fn requoted(string: &str, line: u16) -> Result<String, TextError> {
     }
 }
 
-/// Escapes of one letter.
+/// Escapes with one letter.
 fn simple(escape: char) -> Option<char> {
     Some(match escape {
         '\\' | '\'' | '"' => escape,

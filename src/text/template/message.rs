@@ -1,7 +1,7 @@
-//! What a conversation is made of: messages, their content, the calls of tools in them.
+//! Conversations: messages, their content and tool calls.
 //!
-//! The fields and their JSON are those of OpenAI's chat API, which is also what `transformers` hands to
-//! templates. A field that a message does not have is undefined in the template, as it is there.
+//! Fields and JSON form are those of OpenAI's chat API, which `transformers` passes to templates, too. A
+//! field that a message does not have is undefined in the template.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,21 +10,21 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// Role: `system`, `user`, `assistant`, `tool`, or another role that the template supports.
     pub role: String,
-    /// What is said.
+    /// Content.
     #[serde(default, skip_serializing_if = "Content::is_absent")]
     pub content: Content,
-    /// What the assistant thought before it answered.
+    /// The assistant's reasoning before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// The tools that the assistant calls.
+    /// Tool calls of the assistant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// Which call a tool's result answers.
+    /// Id of the call that this tool result answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The name of who speaks, or of the tool whose result this is.
+    /// Name of the speaker, or of the tool with this result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Further fields that some templates read (`thinking`, `channel`).
@@ -33,36 +33,36 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of this role: a text, or [`Content`] of several parts.
+    /// Message with a role and content: text, or [`Content`] with several parts.
     pub fn new(role: impl Into<String>, content: impl Into<Content>) -> Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    /// The same with calls of tools.
+    /// Sets the tool calls.
     pub fn with_tool_calls(mut self, calls: Vec<ToolCall>) -> Message {
         self.tool_calls = Some(calls);
         self
     }
 
-    /// The same as the result of the call with this id.
+    /// Makes this the result of the call with this id.
     pub fn with_tool_call_id(mut self, id: impl Into<String>) -> Message {
         self.tool_call_id = Some(id.into());
         self
     }
 
-    /// The same with a name.
+    /// Sets the name.
     pub fn with_name(mut self, name: impl Into<String>) -> Message {
         self.name = Some(name.into());
         self
     }
 
-    /// The same with what the assistant thought.
+    /// Sets the assistant's reasoning.
     pub fn with_reasoning(mut self, reasoning: impl Into<String>) -> Message {
         self.reasoning_content = Some(reasoning.into());
         self
     }
 
-    /// Every field by its name, in the order of the struct.
+    /// All fields by name, in the order of the struct.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut put = |name: &str, value: Option<Value>| {
@@ -85,29 +85,29 @@ impl Message {
     }
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Content {
-    /// A text.
+    /// Text.
     Text(String),
-    /// Parts, as a list of objects: `{"type": "text", "text": …}`, images and the like.
+    /// Content parts, a list of objects: `{"type": "text", "text": …}`, images and others.
     Parts(Vec<ContentPart>),
-    /// JSON's `null`, which is `none` in a template: an answer that only calls tools.
+    /// JSON's `null`, `none` in a template: an answer with tool calls only.
     Null,
-    /// The message has no such field.
+    /// No content field.
     #[default]
     #[serde(skip)]
     Absent,
 }
 
 impl Content {
-    /// Whether the message has no content at all.
+    /// Whether the message has no content field.
     pub fn is_absent(&self) -> bool {
         *self == Content::Absent
     }
 
-    /// The text, or the texts of all parts joined.
+    /// The text, or the concatenated texts of all parts.
     pub fn to_text(&self) -> String {
         match self {
             Content::Text(text) => text.clone(),
@@ -116,14 +116,14 @@ impl Content {
         }
     }
 
-    /// The texts of a list whose parts are all texts, a line each.
+    /// The texts of a list of text parts, one line each; `None` for other content.
     pub(super) fn text_of_parts(&self) -> Option<String> {
         let Content::Parts(parts) = self else { return None };
         let texts: Option<Vec<&str>> = parts.iter().map(ContentPart::as_text).collect();
         texts.map(|texts| texts.join("\n"))
     }
 
-    /// Bytes of [`Content::to_text`].
+    /// Length of [`Content::to_text`] in bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {
             Content::Text(text) => text.len(),
@@ -166,25 +166,25 @@ impl From<Vec<ContentPart>> for Content {
 pub struct ContentPart(pub Map<String, Value>);
 
 impl ContentPart {
-    /// A part that is a text.
+    /// A text part.
     pub fn text(text: impl Into<String>) -> ContentPart {
         let entries = [("type", "text".to_owned()), ("text", text.into())];
         ContentPart(entries.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect())
     }
 
-    /// The text of a part that is one.
+    /// The text of a part; `None` if it has none.
     pub fn as_text(&self) -> Option<&str> {
         self.0.get("text").and_then(Value::as_str)
     }
 }
 
-/// A call of a tool: the JSON object of the chat API, whose `function` has a `name` and `arguments`.
+/// A tool call: the JSON object of the chat API, with a `function` that has a `name` and `arguments`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolCall(pub Value);
 
 impl ToolCall {
-    /// A call of a function. Most templates take the arguments as an object, some as a string of JSON.
+    /// A function call. Most templates take the arguments as an object, some as a JSON string.
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
         let (id, name) = (id.into(), name.into());
         ToolCall(serde_json::json!({

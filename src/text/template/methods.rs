@@ -1,6 +1,6 @@
 //! Python's methods of strings, lists and dictionaries.
 //!
-//! As in Jinja, `value.name` is a method where the type has one of that name, and an item otherwise.
+//! As in Jinja, `value.name` is a method if the type has one with that name, otherwise an item.
 
 use super::arguments::bind;
 use super::bounds::Budget;
@@ -12,11 +12,11 @@ use minijinja::{Error, ErrorKind, State};
 use std::fmt;
 use std::sync::Arc;
 
-/// The methods of dictionaries.
+/// Methods of dictionaries.
 const DICT: [&str; 5] = ["copy", "get", "items", "keys", "values"];
-/// The methods of lists and tuples.
+/// Methods of lists and tuples.
 const LIST: [&str; 3] = ["copy", "count", "index"];
-/// Methods that change a list or dictionary: the sandbox of `transformers` refuses them.
+/// Methods that mutate a list or dictionary, which the sandbox of `transformers` rejects.
 const CHANGING: [&str; 13] = [
     "append",
     "clear",
@@ -33,7 +33,7 @@ const CHANGING: [&str; 13] = [
     "discard",
 ];
 
-/// Every name that stands for a method somewhere: `program.rs` looks these up by [`attribute`].
+/// Whether any type has a method with this name: `program.rs` resolves these names by [`attribute`].
 pub(super) fn is_method(name: &str) -> bool {
     DICT.contains(&name) || LIST.contains(&name) || CHANGING.contains(&name) || strings::is_method(name)
 }
@@ -59,7 +59,7 @@ pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     value.get_attr(name)
 }
 
-/// A method of a value that is not called yet.
+/// A bound method.
 struct Method {
     value: Value,
     name: String,

@@ -1,4 +1,4 @@
-//! Jinja's filters that give numbers, with Python's rules for reading and rounding them.
+//! Numeric filters of Jinja, with Python's rules for parsing and rounding.
 
 use super::arguments::bind;
 use super::bounds::Budget;
@@ -11,7 +11,7 @@ use minijinja::{Error, ErrorKind, State};
 
 type Outcome = Result<Value, Error>;
 
-/// The integer that Python's `int` reads in a text.
+/// Parses an integer like Python's `int`.
 pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
     let text = stripped(text, "strip", None);
     let (sign, digits) = match text.strip_prefix('-') {
@@ -32,7 +32,7 @@ pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
     i128::from_str_radix(&digits.replace('_', ""), base).ok().map(|value| sign * value)
 }
 
-/// The number that Python's `float` reads in a text.
+/// Parses a number like Python's `float`.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     let text = stripped(text, "strip", None);
     let is_digit = |character: Option<&u8>| character.is_some_and(u8::is_ascii_digit);
@@ -97,7 +97,7 @@ pub(super) fn abs(_state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     arithmetic("abs", (value, &sign), i128::checked_mul, |a, b| a * b)
 }
 
-/// Jinja's `round(precision=0, method='common')`, which gives a float.
+/// Jinja's `round(precision=0, method='common')`, which returns a float.
 pub(super) fn round(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     let bound = bind("round", args, ["value", "precision", "method"])?;
     let value = bound.required(0)?;
@@ -122,7 +122,7 @@ pub(super) fn round(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     })
 }
 
-/// To a multiple of a power of ten where the precision is negative, halves to even.
+/// Rounds to a multiple of a power of ten for a negative precision, halves to even.
 pub(super) fn rounded_integer(integer: i128, precision: i32) -> i128 {
     let Some(scale) = 10i128.checked_pow(precision.min(0).unsigned_abs()) else { return 0 };
     let (quotient, rest) = (integer.div_euclid(scale), integer.rem_euclid(scale));
@@ -130,7 +130,7 @@ pub(super) fn rounded_integer(integer: i128, precision: i32) -> i128 {
     (quotient + i128::from(up)).saturating_mul(scale)
 }
 
-/// To the nearest, by the exact value of the binary number, halves to even: as Python's `round`.
+/// Rounds to nearest by the exact binary value, halves to even, like Python's `round`.
 pub(super) fn rounded(number: f64, precision: i32) -> f64 {
     match usize::try_from(precision) {
         Ok(digits) => format!("{number:.digits$}").parse().unwrap_or(number),

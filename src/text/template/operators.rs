@@ -1,7 +1,7 @@
-//! Python's operators on the values of a template, each paying its budget for what it makes.
+//! Python's operators on template values, charged to the budget.
 //!
-//! `program.rs` puts calls of these functions where the engine's own instructions stood: those that make
-//! larger values, and those that differ from Python's.
+//! `program.rs` replaces the engine's instructions by calls of these functions: those that create larger
+//! values, and those that differ from Python.
 
 use super::bounds::Budget;
 use super::compare::{compare, contains};
@@ -14,7 +14,7 @@ use super::types::{as_integer, invalid, is_sequence, type_name, undefined};
 use minijinja::value::{Tuple, Value};
 use minijinja::{Environment, Error, State};
 
-/// The functions that the rewritten program calls; no template can spell these names.
+/// Functions called by the rewritten program. The names are not identifiers, so templates cannot call them.
 pub(super) const ADD: &str = "a + b";
 pub(super) const MULTIPLY: &str = "a * b";
 pub(super) const REMAINDER: &str = "a % b";
@@ -126,7 +126,7 @@ fn concat(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value,
     Ok(budget.marks.value(text))
 }
 
-/// Numbers as in Python: booleans count as 0 and 1, and one float makes the result a float.
+/// Arithmetic as in Python: booleans count as 0 and 1, and one float makes the result a float.
 pub(super) fn arithmetic(
     operator: &str,
     (left, right): (&Value, &Value),
@@ -152,7 +152,7 @@ pub(super) fn arithmetic(
     }
 }
 
-/// `value[key]`, and what Jinja does where there is no such item: the attribute of that name.
+/// `value[key]`; without such an item, the attribute with that name, as in Jinja.
 fn item(state: &mut State<'_, '_>, value: Value, key: Value) -> Result<Value, Error> {
     let marks = Budget::of(state)?.marks;
     if let Some(error) = undefined(&value) {

@@ -1,38 +1,38 @@
-//! Who wrote which part of a text: the template, or the people whose words it repeats.
+//! Origin of the parts of a text: the template, or users.
 //!
-//! Control tokens count only where the template wrote them, so every string of a rendering carries its
-//! origin. In the engine a string of the template is "safe" and a string of a user is not: that flag is
-//! made for HTML escaping and survives variables, lists and calls. A string of both is safe, and a pair of
-//! characters that occur nowhere else ([`Marks`]) stands around each part that a user wrote.
+//! Control tokens are recognised only in the template's text, so every string of a rendering carries its
+//! origin. In the engine, a string of the template is "safe" and a string of a user is not. That flag exists
+//! for HTML escaping and survives variables, lists and calls. A string with both origins is safe, and a pair
+//! of characters that occur nowhere else ([`Marks`]) surrounds each part of a user.
 
 use minijinja::value::Value;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A text and the parts of it that users wrote.
+/// A text with the byte ranges that users wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
     plain: String,
-    /// Ascending, apart from each other, none empty.
+    /// Ascending, neither adjacent nor empty.
     user: Vec<Range<usize>>,
-    /// Whether the filter `safe` made it: Python's `Markup`, to which `+` adds only escaped strings.
+    /// Whether the filter `safe` created it: Python's `Markup`, to which `+` appends escaped strings only.
     markup: bool,
 }
 
 impl Text {
-    /// Written by the template.
+    /// Text of the template.
     pub(super) fn template(plain: impl Into<String>) -> Text {
         Text { plain: plain.into(), ..Text::default() }
     }
 
-    /// Written by a user.
+    /// Text of a user.
     pub(super) fn user(plain: impl Into<String>) -> Text {
         let plain = plain.into();
         let whole = 0..plain.len();
         Text { plain, user: if whole.is_empty() { Vec::new() } else { vec![whole] }, markup: false }
     }
 
-    /// Written by whoever wrote `like`; by users where both did.
+    /// Text with the origin of `like`; a user's if mixed.
     pub(super) fn like(like: &Text, plain: impl Into<String>) -> Text {
         if like.user.is_empty() { Text::template(plain) } else { Text::user(plain) }
     }
@@ -45,12 +45,12 @@ impl Text {
         (self.plain, self.user)
     }
 
-    /// The same as what `safe` makes.
+    /// Converts to markup, like the filter `safe`.
     pub(super) fn into_markup(self) -> Text {
         Text { markup: true, ..self }
     }
 
-    /// Whether the template wrote all of it.
+    /// Whether all of it is the template's.
     pub(super) fn is_template(&self) -> bool {
         self.user.is_empty()
     }
@@ -59,12 +59,12 @@ impl Text {
         self.markup
     }
 
-    /// With HTML's characters escaped, unless it is markup already.
+    /// Escaped for HTML, unless it is markup.
     pub(super) fn escaped(&self) -> Text {
         if self.markup { self.clone() } else { self.map(escape).into_markup() }
     }
 
-    /// Bytes that the text takes within the engine.
+    /// Bytes that the text occupies in the engine.
     pub(super) fn cost(&self) -> usize {
         self.plain.len() + self.user.len() * 8
     }
@@ -85,7 +85,7 @@ impl Text {
         }
     }
 
-    /// The part from byte to byte; nothing where that is no part.
+    /// The part in a byte range; empty if the range is invalid.
     pub(super) fn slice(&self, range: Range<usize>) -> Text {
         let plain = self.plain.get(range.clone()).unwrap_or_default();
         let mut part = Text::template(plain);
@@ -97,13 +97,13 @@ impl Text {
         part
     }
 
-    /// The part that `part` is, a slice of this text's string.
+    /// The part with the text of `part`, a slice of this text's string.
     pub(super) fn part(&self, part: &str) -> Text {
         let start = (part.as_ptr() as usize).wrapping_sub(self.plain.as_ptr() as usize);
         self.slice(start..start.saturating_add(part.len()))
     }
 
-    /// Each stretch of one origin by itself, changed.
+    /// Applies `change` to each stretch of one origin.
     pub(super) fn map(&self, change: impl Fn(&str) -> String) -> Text {
         let mut changed = Text::default();
         let mut start = 0;
@@ -137,12 +137,12 @@ fn escape(part: &str) -> String {
     out
 }
 
-/// The characters around what a user wrote, in strings that have both origins.
+/// Delimiters of user text, in strings of mixed origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks {
     open: char,
     close: char,
-    /// Before a string that is markup.
+    /// Prefix of a markup string.
     markup: char,
 }
 
@@ -152,12 +152,12 @@ impl Default for Marks {
     }
 }
 
-/// The lowest character that may be a mark.
+/// First candidate for a mark.
 const FIRST_MARK: char = '\u{fdd0}';
 
 impl Marks {
-    /// Three characters that none of the texts has: noncharacters, which Unicode keeps for uses like this,
-    /// then private ones. `None` if the texts have all of them.
+    /// Three characters that occur in none of the texts: noncharacters, which Unicode reserves for internal
+    /// use, then private-use ones. `None` if the texts contain all of them.
     pub(super) fn unused<'t>(texts: impl Iterator<Item = &'t str>) -> Option<Marks> {
         let used: HashSet<char> = texts.flat_map(str::chars).filter(|&c| c >= FIRST_MARK).collect();
         let ends = (0..=16).flat_map(|plane| [plane * 0x1_0000 + 0xfffe, plane * 0x1_0000 + 0xffff]);
@@ -167,19 +167,19 @@ impl Marks {
         Some(Marks { open: free.next()?, close: free.next()?, markup: free.next()? })
     }
 
-    /// The text of a string value; `None` where it is no string.
+    /// Text of a string value; `None` for other values.
     pub(super) fn text(self, value: &Value) -> Option<Text> {
         let string = value.as_str()?;
         Some(if value.is_safe() { self.read(string) } else { Text::user(string) })
     }
 
-    /// The string of a value without marks; `None` where it is no string.
+    /// String of a value without marks; `None` for other values.
     pub(super) fn plain(self, value: &Value) -> Option<String> {
         let string = value.as_str()?;
         Some(if self.stand_in(value) { self.read(string).plain } else { string.to_owned() })
     }
 
-    /// Whether the value is a string with marks in it.
+    /// Whether the value is a string with marks.
     pub(super) fn stand_in(self, value: &Value) -> bool {
         value.is_safe() && value.as_str().is_some_and(|string| string.contains([self.open, self.markup]))
     }
@@ -194,7 +194,7 @@ impl Marks {
         }
     }
 
-    /// A text with marks around what users wrote.
+    /// A text with marks around the parts of users.
     pub(super) fn write(self, text: &Text) -> String {
         let mut marked = String::with_capacity(text.cost());
         let mut start = 0;
@@ -209,7 +209,7 @@ impl Marks {
         marked
     }
 
-    /// A text out of a string with marks.
+    /// Parses a string with marks.
     pub(super) fn read(self, marked: &str) -> Text {
         let (markup, mut rest) =
             marked.strip_prefix(self.markup).map_or((false, marked), |rest| (true, rest));
@@ -224,7 +224,7 @@ impl Marks {
         text
     }
 
-    /// A string that a computation made, without characters that would be taken for marks.
+    /// Removes characters that would be taken for marks from a computed string.
     pub(super) fn cleaned(self, string: String) -> String {
         let marks = [self.open, self.close, self.markup];
         if string.contains(marks) { string.replace(marks, "") } else { string }

@@ -1,4 +1,4 @@
-//! Jinja's tests (`is …`) where the engine's differ.
+//! Jinja's tests (`is …`) that differ from the engine's.
 
 use super::arguments::{bind, plain};
 use super::bounds::Budget;

@@ -1,8 +1,8 @@
-//! From the source of a template to a program that asks its budget.
+//! Compilation of a template's source to a program within resource limits.
 //!
-//! The bytecode of `minijinja` is copied with changes: operators become calls of the functions in
-//! `operators.rs`, what other instructions make or store is measured by `bounds.rs`, and the strings of the
-//! template are marked as its own. This is what ties the crate to known versions of `minijinja`.
+//! The bytecode of `minijinja` is copied with changes. Operators become calls of the functions in
+//! `operators.rs`, and results of other instructions are measured by `bounds.rs`. The template's strings are
+//! marked as its own. This ties the crate to known versions of `minijinja`.
 
 use super::super::error::TextError;
 use super::bounds::{MEASURE, ONE, SPEND, START, STORE};
@@ -18,15 +18,15 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
 use regex::{Captures, Regex};
 
-/// Longest source, in bytes; the longest known chat templates have about 40 kB.
+/// Maximum length of the source in bytes. The longest known chat templates have about 40 kB.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
-/// Tokens within one tag, which bounds how deep its expression can be.
+/// Maximum tokens within one tag, which bounds the depth of its expression.
 const TAG_TOKENS_MAX: usize = 8192;
-/// `elif`s, each of which nests one deeper.
+/// Maximum number of `elif`s, each of which adds a level of nesting.
 const ELIFS_MAX: usize = 2048;
 
-/// Checks the source and makes it ready for [`compile`]. `{% generation %}` only marks text for training, and
-/// a `{% block %}` that nothing extends stands where it is: both become `{% with %}`.
+/// Checks the source and prepares it for [`compile`]. `{% generation %}` only marks text for training, and a
+/// `{% block %}` without inheritance has no effect: both become `{% with %}`.
 pub(super) fn prepare(source: &str) -> Result<String, TextError> {
     if source.len() > SOURCE_BYTES_MAX {
         let found = source.len();
@@ -36,7 +36,7 @@ pub(super) fn prepare(source: &str) -> Result<String, TextError> {
     }
     let tag = Regex::new(r"\{%([-+]?)\s*(end)?(?:generation|block(?:\s+\w+)*)\s*([-+]?)%\}");
     let tag = tag.map_err(|error| TextError::TemplateSyntax(error.to_string()))?;
-    // As Jinja does before it reads anything.
+    // Line-end normalisation, as in Jinja.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let plain = tag.replace_all(&source, |found: &Captures<'_>| {
         let word = if found.get(2).is_some() { "endwith" } else { "with" };
@@ -45,9 +45,9 @@ pub(super) fn prepare(source: &str) -> Result<String, TextError> {
     adapt(&plain)
 }
 
-/// Writes `a * b` as `a * __one * b` with a variable in it: the compiler would otherwise compute
-/// `'x' * 100000000` on its own. Writes strings so that the engine reads what Python reads in them, those
-/// next to each other as one. Counts tokens on the way.
+/// Writes `a * b` as `a * __one * b` with a variable, because the compiler would otherwise fold `'x' *
+/// 100000000`. Converts string literals to the engine's syntax and joins adjacent ones. Counts tokens on the
+/// way.
 fn adapt(source: &str) -> Result<String, TextError> {
     let (mut out, mut copied) = (String::with_capacity(source.len()), 0);
     let (mut in_tag, mut elifs) = (0, 0);
@@ -89,7 +89,7 @@ fn adapt(source: &str) -> Result<String, TextError> {
     Ok(out)
 }
 
-/// The program of a prepared source, rewritten to ask its budget.
+/// Compiles a prepared source and rewrites the program to charge its budget.
 pub(super) fn compile(source: &str) -> Result<Instructions<'_>, TextError> {
     let tree = parse(source, "chat_template", syntax()?).map_err(syntax_error)?;
     let mut generator = CodeGenerator::new("chat_template", source);
@@ -102,7 +102,7 @@ pub(super) fn compile(source: &str) -> Result<Instructions<'_>, TextError> {
     Ok(rewrite(program, source))
 }
 
-/// Templates are written for `trim_blocks` and `lstrip_blocks`, as `transformers` sets them.
+/// Templates are written for `trim_blocks` and `lstrip_blocks`, which `transformers` sets.
 fn syntax() -> Result<SyntaxConfig, TextError> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(syntax_error)
 }
@@ -111,7 +111,7 @@ fn syntax_error(error: Error) -> TextError {
     TextError::TemplateSyntax(error.to_string())
 }
 
-/// What an instruction becomes in the rewritten program.
+/// Replacement of an instruction in the rewritten program.
 #[derive(Default)]
 struct Rewritten<'s> {
     before: Vec<Instruction<'s>>,
@@ -127,7 +127,7 @@ fn spend<'s>(bytes: usize) -> Vec<Instruction<'s>> {
     vec![Instruction::LoadConst(Value::from(bytes)), call(SPEND, 1), Instruction::DiscardTop]
 }
 
-/// The comparison that an instruction makes.
+/// Operator of a comparison instruction.
 fn comparison(instruction: &Instruction<'_>) -> Option<&'static str> {
     Some(match instruction {
         Instruction::Eq => "==",
@@ -156,7 +156,7 @@ impl<'s> Rewritten<'s> {
                 new.before = vec![Instruction::Swap, call(STORE, 1), Instruction::Swap];
             }
             Instruction::EmitRaw(text) => new.before = spend(text.len()),
-            // A loop goes round: the clock is looked at.
+            // Each loop iteration checks the time limit.
             Instruction::Iterate(_) => new.after = spend(0),
             Instruction::PushLoop(_) => new.before.push(call(ITERATE, 1)),
             _ => {}
@@ -169,7 +169,7 @@ impl<'s> Rewritten<'s> {
         self.before.len() + self.instead.len() + self.after.len()
     }
 
-    /// A macro that uses `varargs` or `kwargs` has them as parameters, and a wrapper that fills them.
+    /// Adds a wrapper that fills `varargs` and `kwargs`, which the macro has as parameters.
     fn make_flexible(&mut self) {
         self.after.push(call(FLEXIBLE, 1));
     }
@@ -179,7 +179,7 @@ impl<'s> Rewritten<'s> {
     }
 }
 
-/// The instructions that stand in for one.
+/// Instructions that replace one.
 fn instead(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
     if let Some(operator) = comparison(&instruction) {
         return vec![Instruction::LoadConst(Value::from(operator)), call(COMPARE, 3)];
@@ -200,7 +200,7 @@ fn instead(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
     }]
 }
 
-/// A constant of the template, whose strings are the template's own.
+/// A constant of the template with its strings marked as the template's.
 fn own(value: &Value) -> Value {
     let pairs = || -> Vec<(Value, Value)> {
         let keys = value.try_iter().into_iter().flatten();
@@ -221,7 +221,7 @@ fn own(value: &Value) -> Value {
     }
 }
 
-/// The macros that use `varargs` or `kwargs`: where their bodies begin, and where they are built.
+/// Macros with `varargs` or `kwargs`: start of the body, and position of the instruction that builds them.
 fn flexible_macros(program: &Instructions<'_>) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for at in 0.. {
@@ -236,7 +236,7 @@ fn flexible_macros(program: &Instructions<'_>) -> Vec<(u32, u32)> {
     found
 }
 
-/// The program with its changes; jumps go where they went.
+/// Rewrites the program and adjusts jump targets.
 fn rewrite<'s>(mut program: Instructions<'s>, source: &'s str) -> Instructions<'s> {
     let flexible = flexible_macros(&program);
     let mut steps = Vec::new();
@@ -280,7 +280,7 @@ fn rewrite<'s>(mut program: Instructions<'s>, source: &'s str) -> Instructions<'
     rewritten
 }
 
-/// The instruction with its jump target moved.
+/// The instruction with its jump target adjusted.
 fn redirect<'s>(instruction: Instruction<'s>, moved: &impl Fn(u32) -> u32) -> Instruction<'s> {
     match instruction {
         Instruction::Iterate(to) => Instruction::Iterate(moved(to)),

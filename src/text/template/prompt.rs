@@ -1,12 +1,12 @@
-//! A rendered conversation, ready for the tokenizer.
+//! [`ChatPrompt`]: a rendered conversation with the origin of its parts, input of the tokenizer.
 
 use super::origin::Text;
 use std::ops::Range;
 
-/// The prompt that a chat template makes of messages: a text, and which parts of it users wrote.
+/// A rendered prompt: text with the byte ranges that users wrote.
 ///
-/// `Tokenizer::encode_prompt` takes the names of control tokens for those tokens where the template wrote
-/// them, and for ordinary text where any character of them comes from a message, a tool or a variable.
+/// `Tokenizer::encode_prompt` recognises control tokens in the template's text only. A name with any
+/// character from a message, a tool or a variable is ordinary text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatPrompt {
     text: String,
@@ -24,28 +24,28 @@ impl ChatPrompt {
         &self.text
     }
 
-    /// The whole text. Who wrote what is lost: control tokens in it must not be parsed.
+    /// The whole text. The origin of its parts is lost: control tokens in it must not be parsed.
     pub fn into_text(self) -> String {
         self.text
     }
 
-    /// What users wrote: ranges of bytes, ascending and apart from each other.
+    /// Byte ranges written by users, ascending and not adjacent.
     pub fn user_spans(&self) -> &[Range<usize>] {
         &self.user
     }
 
-    /// Whether the template wrote this at the beginning.
+    /// Whether the prompt starts with this piece, written by the template.
     pub fn starts_with(&self, piece: &str) -> bool {
         self.text.starts_with(piece) && !self.is_users(0..piece.len())
     }
 
-    /// Whether a user wrote any of these bytes.
+    /// Whether any of these bytes is a user's.
     pub(crate) fn is_users(&self, range: Range<usize>) -> bool {
         let after = self.user.partition_point(|span| span.end <= range.start);
         self.user.get(after).is_some_and(|span| span.start < range.end)
     }
 
-    /// Where the template's own text from `at` on ends; `at` itself where a user wrote there.
+    /// End of the template's text that starts at `at`; `at` itself if that text is a user's.
     pub(crate) fn template_end(&self, at: usize) -> usize {
         let after = self.user.partition_point(|span| span.end <= at);
         self.user.get(after).map_or(self.text.len(), |span| span.start.max(at))

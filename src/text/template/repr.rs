@@ -1,4 +1,4 @@
-//! How Python prints values: `str` and `repr` of numbers, strings, lists and dictionaries.
+//! Printing of values as in Python: `str` and `repr` of numbers, strings, lists and dictionaries.
 
 use super::bounds::{self, Budget};
 use super::origin::Text;
@@ -6,10 +6,11 @@ use minijinja::Error;
 use minijinja::value::{Value, ValueKind};
 use std::fmt::Write;
 
-/// Deepest nesting that is printed.
+/// Maximum nesting.
 const DEPTH_MAX: usize = 64;
 
-/// `str(value)`, paid for; undefined is empty. What a list or dictionary prints counts as a user's.
+/// `str(value)`, charged to the budget; empty for undefined. The text of a list or dictionary counts as a
+/// user's.
 pub(super) fn display(budget: &mut Budget, value: &Value) -> Result<Text, Error> {
     let text = match budget.marks.text(value) {
         Some(text) => text,
@@ -23,7 +24,7 @@ pub(super) fn display(budget: &mut Budget, value: &Value) -> Result<Text, Error>
     Ok(text)
 }
 
-/// `repr(value)`, paid for.
+/// `repr(value)`, charged to the budget.
 pub(super) fn repr(budget: &mut Budget, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write(budget, &mut out, value, 0)?;
@@ -31,7 +32,7 @@ pub(super) fn repr(budget: &mut Budget, value: &Value) -> Result<String, Error> 
     Ok(budget.marks.cleaned(out))
 }
 
-/// Numbers, booleans and `None`, which print alike everywhere.
+/// Text of numbers, booleans and `None`, equal for `str` and `repr`.
 pub(super) fn scalar(value: &Value) -> Option<String> {
     match value.kind() {
         ValueKind::Number if !value.is_integer() => f64::try_from(value.clone()).ok().map(float),
@@ -40,7 +41,7 @@ pub(super) fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// The shortest digits that give the number again; an exponent below 1e-4 and from 1e16 on.
+/// Shortest digits that parse to the same number, with an exponent below 1e-4 and from 1e16 on.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -110,7 +111,7 @@ fn write(budget: &mut Budget, out: &mut String, value: &Value, depth: usize) -> 
     budget.fits(out.len())
 }
 
-/// A string as Python quotes it.
+/// String with Python's quotes and escapes.
 pub(super) fn string(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -141,7 +142,7 @@ pub(super) fn string(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// A `repr` with everything beyond ASCII escaped.
+/// A `repr` with all non-ASCII characters escaped.
 pub(super) fn ascii(repr: &str) -> String {
     let mut out = String::with_capacity(repr.len());
     for c in repr.chars() {
@@ -155,7 +156,7 @@ pub(super) fn ascii(repr: &str) -> String {
     out
 }
 
-/// As Python's `str.isprintable`, but for characters that Unicode has not assigned yet.
+/// Python's `str.isprintable`, except for characters not assigned in Unicode yet.
 pub(super) fn is_printable(c: char) -> bool {
     let hidden = matches!(c as u32,
         0xa0 | 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2 | 0x1680 | 0x180e
@@ -168,7 +169,7 @@ pub(super) fn is_printable(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The right sides are what Python 3.11 printed.
+    /// Expected values were printed by Python 3.11.
     #[test]
     fn numbers_and_strings_print_as_in_python() {
         for (value, printed) in [

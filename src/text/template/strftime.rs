@@ -1,4 +1,4 @@
-//! `strftime_now`: the date that some templates put into the system prompt, in UTC.
+//! `strftime_now`: the current date for system prompts, in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// A moment, taken apart.
+/// Date and time in components.
 struct Moment {
     year: u64,
     /// 1 to 12.
@@ -33,7 +33,7 @@ struct Moment {
     seconds: u64,
 }
 
-/// `now` in the format of C's `strftime`. Codes that are not known stay as they are.
+/// Formats `now` as C's `strftime`. Unknown codes are copied.
 pub(super) fn format(now: SystemTime, format: &str) -> String {
     let moment = Moment::at(now);
     let mut out = String::with_capacity(format.len() + 16);
@@ -65,7 +65,7 @@ pub(super) fn format(now: SystemTime, format: &str) -> String {
 }
 
 impl Moment {
-    /// Days to a date by Howard Hinnant's `civil_from_days`, in eras of 400 years that begin in March.
+    /// Howard Hinnant's `civil_from_days`: date from days, in eras of 400 years that start in March.
     fn at(now: SystemTime) -> Moment {
         let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let days = seconds / 86_400;
@@ -80,7 +80,7 @@ impl Moment {
             u64::from(year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400))
         };
         let calendar_year = year_of_era + era * 400 + u64::from(month <= 2);
-        // `day_of_year` begins on the first of March.
+        // `day_of_year` starts on the first of March.
         let year_day = if month > 2 { day_of_year + 60 + leap(calendar_year) } else { day_of_year - 305 };
         Moment {
             year_day,

@@ -1,4 +1,4 @@
-//! Python's methods of strings. What they give keeps the origin of the parts it is made of.
+//! Python's string methods. Results keep the origin of their parts.
 
 use super::arguments::{bind, split};
 use super::bounds::Budget;
@@ -12,7 +12,7 @@ use super::types::{invalid, type_name};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-/// Every method.
+/// All methods.
 const NAMES: &str = "\
     capitalize casefold center count encode endswith expandtabs find format format_map index \
     isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable \
@@ -25,7 +25,7 @@ pub(super) fn is_method(name: &str) -> bool {
     NAMES.split(' ').any(|method| method == name)
 }
 
-/// Calls a method of a string.
+/// Calls a string method.
 pub(super) fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -100,7 +100,7 @@ pub(super) fn call(
     }
 }
 
-/// The methods that make nothing larger than the string.
+/// Methods that create nothing larger than the string.
 fn simple(marks: Marks, text: &Text, name: &str, args: &[Value]) -> Result<Value, Error> {
     let string = text.as_str();
     Ok(match name {
@@ -143,7 +143,7 @@ fn simple(marks: Marks, text: &Text, name: &str, args: &[Value]) -> Result<Value
     })
 }
 
-/// The items with the joiner between them; what is no string is printed.
+/// Joins items with a separator. Items other than strings are printed.
 pub(super) fn join(budget: &mut Budget, joiner: &Text, items: &[Value]) -> Result<Value, Error> {
     let mut joined = Text::default();
     for (index, item) in items.iter().enumerate() {
@@ -157,7 +157,7 @@ pub(super) fn join(budget: &mut Budget, joiner: &Text, items: &[Value]) -> Resul
     Ok(budget.marks.value(joined))
 }
 
-/// Replaces the first `count` occurrences, or all. What stands in for the words of a user counts as a user's.
+/// Replaces the first `count` occurrences, or all. A replacement of user text counts as a user's.
 pub(super) fn replace(
     budget: &mut Budget,
     text: &Text,
@@ -196,7 +196,7 @@ pub(super) fn justify(
     let count = text.as_str().chars().count();
     let missing = usize::try_from(width.max(0)).unwrap_or(usize::MAX).saturating_sub(count);
     budget.spend_bytes(missing.saturating_mul(fill.cost()).saturating_add(text.cost()))?;
-    // CPython puts the odd one to the left where the width is odd.
+    // CPython puts the odd fill character to the left if the width is odd.
     let left = match method {
         "ljust" => 0,
         "rjust" => missing,

@@ -1,4 +1,4 @@
-//! Tests of the chat templates: what well-meant ones use, and what hostile ones try.
+//! Tests of the chat templates: features of benign templates, and attacks of hostile ones.
 
 mod control;
 mod jinja;
@@ -32,7 +32,7 @@ fn run(source: &str) -> Result<String, TextError> {
     ChatTemplate::from_source(source, &vocab())?.render(&messages(), &options())
 }
 
-/// Renders, and comes back soon whatever happens (the clock allows 5 s; the machine may be busy).
+/// Renders within bounded time (the limit is 5 s; the machine may be busy).
 fn quickly(source: &str) -> Result<String, TextError> {
     let start = Instant::now();
     let result = run(source);
@@ -48,7 +48,7 @@ fn renders(source: &str, expected: &str) {
     }
 }
 
-/// The template meets a limit: neither success, nor an ordinary failure.
+/// Checks that the template exceeds a limit.
 #[track_caller]
 fn over_limit(source: &str) {
     match quickly(source) {
@@ -310,7 +310,7 @@ fn hostile_length_of_source() {
     over_limit(&"x".repeat(300_000));
 }
 
-/// Pieces from which nonsense is made that often parses.
+/// Fragments for random templates that often parse.
 const FRAGMENTS: [&str; 44] = [
     "{{",
     "}}",

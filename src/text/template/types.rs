@@ -1,14 +1,14 @@
-//! What a template's value is, as Python sees it.
+//! Type names and conversions of template values, as in Python.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// An operation that these values do not have.
+/// Error for an operation that the values do not support.
 pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// What Python calls a value's type.
+/// Python's name of a value's type.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match value.kind() {
         ValueKind::Undefined => "Undefined",
@@ -26,7 +26,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a value is a dictionary, rather than an object with names in it (`loop`, a namespace, a macro).
+/// Whether a value is a dictionary rather than an object with attributes (`loop`, a namespace, a macro).
 pub(super) fn is_dict(value: &Value) -> bool {
     let object = |value: &Value| {
         value.as_object().is_some_and(|object| {
@@ -47,7 +47,7 @@ pub(super) fn undefined(value: &Value) -> Option<Error> {
     value.is_undefined().then(|| Error::from(ErrorKind::UndefinedError))
 }
 
-/// The integer that a value is; booleans are 0 and 1.
+/// The value as an integer; booleans are 0 and 1.
 pub(super) fn as_integer(value: &Value) -> Option<i128> {
     match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),

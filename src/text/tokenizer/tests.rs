@@ -1,4 +1,5 @@
-//! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
+//! Tests of the tokenizers on small synthetic vocabularies. Real vocabularies are tested in
+//! `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
 use super::super::parts::Edge;
@@ -6,7 +7,7 @@ use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
 
-/// All 256 bytes, a few merges, two control tokens and a user-defined one.
+/// All 256 bytes, a few merges, two control tokens and a user-defined token.
 fn byte_level_parts(pre: &str) -> (VocabParts, Strings) {
     let mut tokens: Vec<String> = (0..=255).map(|byte| char_of(byte).to_string()).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ġ Ġ", "a a", "aa aa"];
@@ -35,7 +36,7 @@ fn byte_level() -> Tokenizer {
     build(&byte_level_parts("smollm")).unwrap()
 }
 
-/// SentencePiece: all bytes, some pieces with scores, a control and a user-defined token.
+/// SentencePiece: all bytes, some pieces with scores, a control token and user-defined tokens.
 fn spm_parts() -> VocabParts {
     let mut rows: Vec<(String, u32, f32)> = vec![
         ("<unk>".to_owned(), 2, 0.0),
@@ -155,7 +156,7 @@ fn rules_of_pieces_that_are_no_tokens_go_on_to_those_that_are() {
 #[test]
 fn rules_may_be_pairs_or_hold_spaces() {
     let (mut parts, lines) = byte_level_parts("gpt-2");
-    // A piece of two words, which a rule writes with the space in it.
+    // A piece of two words; its rule contains the space.
     parts.tokens = parts.tokens.iter().chain(["a b", "Ġb"]).collect();
     parts.types.as_mut().unwrap().extend([1, 1]);
     let mut spaced = lines.clone();
@@ -177,7 +178,7 @@ fn rules_may_be_pairs_or_hold_spaces() {
 #[test]
 fn pieces_written_as_text_are_taken_as_text() {
     let (mut parts, rules) = byte_level_parts("gpt-2");
-    // Each byte of the alphabet but those that are no text of their own; then the merged pieces as text.
+    // Each byte of the alphabet except those without a text form, then the merged pieces as text.
     let plain = |piece: &str| piece.replace('Ġ', " ").replace('Ċ', "\n");
     parts.tokens = parts.tokens.iter().map(plain).collect();
     let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
@@ -189,7 +190,7 @@ fn pieces_written_as_text_are_taken_as_text() {
 #[test]
 fn a_space_in_a_piece_is_the_space_of_the_alphabet() {
     let (mut parts, rules) = byte_level_parts("gpt-2");
-    // One piece as text among pieces in the alphabet.
+    // One plain-text piece among pieces in the byte alphabet.
     parts.tokens =
         parts.tokens.iter().map(|piece| if piece == "Ġhello" { " hello" } else { piece }).collect();
     let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
@@ -199,7 +200,8 @@ fn a_space_in_a_piece_is_the_space_of_the_alphabet() {
 #[test]
 fn a_piece_written_as_text_does_not_hide_one_in_the_alphabet() {
     let (mut parts, mut rules) = byte_level_parts("gpt-2");
-    // The same two bytes as text, with a lower id; the rule makes the one in the alphabet.
+    // Two tokens with the same bytes: plain text with the lower id, and the byte alphabet, which the rule
+    // produces.
     parts.tokens = ["é"].into_iter().chain(parts.tokens.iter()).chain(["Ã©", "x y", "xĠ", "xĠy"]).collect();
     let types = parts.types.as_mut().unwrap();
     types.insert(0, 4);
@@ -241,7 +243,8 @@ fn a_limit_refuses_what_is_longer() {
 
 #[test]
 fn what_cannot_be_short_enough_is_refused_before_it_is_cut() {
-    // No piece is longer than 12 bytes, so a megabyte has 87382 tokens or more; that is all that is found out.
+    // The longest piece has 12 bytes, so a megabyte has at least 87382 tokens; the exact number is not
+    // computed.
     let text = " ".repeat(1 << 20);
     let found = byte_level().encode_within(&text, Special::Text, AddBos::No, 4096).unwrap_err();
     let least = text.len().div_ceil("<|end|><|x|>".len());
@@ -250,7 +253,7 @@ fn what_cannot_be_short_enough_is_refused_before_it_is_cut() {
         found.to_string(),
         format!("tokenizer: the text has at least {least} tokens, the limit is 4096")
     );
-    // Beyond what the length says, the work ends with the first token too many.
+    // Within the bound by length, work ends with the first token over the limit.
     let found = byte_level().encode_within(&text, Special::Text, AddBos::No, least).unwrap_err();
     assert!(matches!(found, TextError::TooLong { at_least, .. } if at_least == least + 1), "{found}");
     let found = spm().encode_within(&"é".repeat(1 << 16), Special::Text, AddBos::No, 40_000).unwrap_err();
@@ -259,7 +262,7 @@ fn what_cannot_be_short_enough_is_refused_before_it_is_cut() {
 
 #[test]
 fn long_words_are_cut_as_short_ones() {
-    // Longer than a window, with and without a place to cut.
+    // Longer than a window, with and without a place to split.
     let run = "a".repeat(10_001);
     let expected: Vec<&str> = std::iter::repeat_n("aaaa", 2500).chain(["a"]).collect();
     assert_eq!(pieces(&byte_level(), &run, Special::Text), expected);
@@ -290,10 +293,10 @@ fn of_tokens_spelled_alike_the_lower_id_is_used() {
 #[test]
 fn sentencepiece_merges_greedily_by_score() {
     let tokenizer = spm();
-    // "ab" wins over "bc" and "▁a"; then "abc" and "▁abc" follow.
+    // "ab" has priority over "bc" and "▁a"; then "abc" and "▁abc" follow.
     assert_eq!(pieces(&tokenizer, " abc", Special::Text), ["▁abc"]);
     assert_eq!(pieces(&tokenizer, "aab", Special::Text), ["a", "ab"]);
-    // Of equal pairs the leftmost goes first.
+    // Of equal pairs, the leftmost is merged first.
     assert_eq!(pieces(&tokenizer, "aaa", Special::Text), ["aa", "a"]);
     assert_eq!(pieces(&tokenizer, "é", Special::Text), ["<0xC3>", "<0xA9>"]);
     assert_eq!(pieces(&tokenizer, "a\n\n\n\na", Special::Text), ["a", "\n\n\n", "<0x0A>", "a"]);
@@ -317,7 +320,7 @@ fn what_cannot_be_spelled_is_unknown_or_an_error() {
     parts.types.as_mut().unwrap().iter_mut().filter(|kind| **kind == 6).for_each(|kind| *kind = 5);
     let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
-    // Without the id the kind says which token it is.
+    // Without the id, the kind determines the unknown token.
     parts.unknown = None;
     let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
@@ -333,7 +336,7 @@ fn an_unknown_pre_tokenizer_is_refused() {
     assert!(message.contains("`klingon`") && message.contains("smollm"), "{message}");
 }
 
-/// The specification of `spm.rs`: look at all neighbours, merge the best, again.
+/// Reference implementation of `spm.rs`: repeatedly merges the best adjacent pair.
 fn naive_spm(parts: &VocabParts, text: &str) -> Vec<String> {
     let score = |piece: &str| {
         let at = parts.tokens.iter().position(|token| token == piece)?;
@@ -355,7 +358,7 @@ fn naive_spm(parts: &VocabParts, text: &str) -> Vec<String> {
     }
 }
 
-/// The specification of `bpe.rs`: look for the first rule that applies anywhere, merge where it first does, again.
+/// Reference implementation of `bpe.rs`: repeatedly applies the first applicable rule at its first match.
 fn naive_bpe(rules: &[[String; 2]], text: &str) -> Vec<String> {
     let mut symbols: Vec<String> = text.chars().map(String::from).collect();
     let applies = |symbols: &[String], rule: &[String; 2]| symbols.windows(2).position(|pair| pair == rule);
@@ -366,7 +369,7 @@ fn naive_bpe(rules: &[[String; 2]], text: &str) -> Vec<String> {
     symbols
 }
 
-/// Rules that each join two tokens which there are by then: characters, and what rules made.
+/// Rules that each join two existing tokens: characters, and results of earlier rules.
 fn rules_of(picks: &[[prop::sample::Index; 2]]) -> Vec<[String; 2]> {
     let mut tokens: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
     let rule = |pick: &[prop::sample::Index; 2]| {
@@ -385,7 +388,7 @@ proptest! {
         text in "[abc]{0,40}",
     ) {
         let mut rules = rules_of(&picks);
-        // Rules may as well stand before those that make their tokens.
+        // Rules may also precede those that produce their symbols.
         let middle = order.index(rules.len() + 1);
         rules.rotate_left(middle);
         let (mut parts, _) = byte_level_parts("default");
@@ -429,7 +432,7 @@ fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
     assert_eq!(found("1 \n<|end|> \u{3000}\t2"), "1<|end|>2");
     assert_eq!(found(" <|end|>  <|end|> "), "<|end|><|end|>");
     assert_eq!(tokenizer.encode("[tool] 1[tool]", Special::Text, AddBos::No).unwrap().len(), 9);
-    // However long a text is, it may be no token.
+    // A text of any length may produce no token.
     let spaces = format!("<|end|>{}", " ".repeat(1000));
     assert_eq!(tokenizer.least_tokens(spaces.len()), 0);
     assert_eq!(tokenizer.encode_within(&spaces, Special::Parse, AddBos::No, 1).unwrap(), [TokenId(265)]);

@@ -1,9 +1,10 @@
-//! Tests of where answers end.
+//! Tests of end-of-turn detection.
 
 use super::*;
 use crate::checkpoint::{Array, Metadata, Value};
 
-/// All bytes, and these control tokens from id 256 on; the first is the end of sequence.
+/// Vocabulary of all bytes, followed by these control tokens from id 256 on. The first is the end of
+/// sequence.
 fn tokenizer(markers: &[&str]) -> Tokenizer {
     let bytes = (0..=255).map(|byte| super::super::byte_level::char_of(byte).to_string());
     let tokens: Vec<String> = bytes.chain(markers.iter().map(|&marker| marker.to_owned())).collect();
@@ -38,7 +39,7 @@ fn the_token_after_an_answer_ends_answers() {
     let all = |end: &str| format!("{messages}{end}{{% endfor %}}");
     assert_eq!(stops(&all("<turn-end>\n")), (vec![256, 257], 1));
     assert_eq!(stops(&all("\n<turn-end>")), (vec![256, 257], 1));
-    // The end of the sequence, text, nothing at all, and the beginning of the next message say nothing new.
+    // No new stop token: the end of sequence, plain text, nothing, and the start of the next message.
     assert_eq!(stops(&all("<e>")), (vec![256], 0));
     assert_eq!(stops(&all("\n")), (vec![256], 0));
     assert_eq!(stops(&all("")), (vec![256], 0));

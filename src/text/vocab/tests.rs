@@ -1,4 +1,4 @@
-//! Tests of the vocabulary: spelling, kinds, ids, and metadata that do not fit together.
+//! Tests of the vocabulary: spelling, kinds, ids, and inconsistent metadata.
 
 use super::super::parts::key;
 use super::*;

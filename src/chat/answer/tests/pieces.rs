@@ -1,4 +1,4 @@
-//! What answers are made of, whole and in parts; the fuzz target `answer` has them from here, too.
+//! Fragments of answers for property tests and for the fuzz target `answer`.
 
 /// Markers, brackets, values and names.
 pub const PIECES: &[&str] = &[

@@ -1,4 +1,5 @@
-//! Recorded answers: at least one of each format with text, with two calls, and with empty arguments.
+//! Recorded answers. Each format has at least one with text, one with two calls, and one with empty
+//! arguments.
 
 use super::{Case, NO_CALL};
 

@@ -1,4 +1,5 @@
-//! Arguments that are not JSON, as rules: tags, Python's literals, and values with marks for quotes.
+//! Lark rules for arguments that are not JSON: tags, Python literals, and values with custom string
+//! delimiters.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::chat::schema::types;
 const INTEGER: (&str, &str) = ("INTEGER", "/-?(0|[1-9][0-9]{0,15})/");
 const NUMBER: (&str, &str) = ("NUMBER", "/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?/");
 const KEY: (&str, &str) = ("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}/");
-/// A text of Python's, with the escapes that all its readers have.
+/// Python string literal, limited to the escapes that every reader of the format supports.
 const QUOTED: (&str, &str) =
     ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
 
@@ -43,13 +44,14 @@ impl Writer<'_> {
         arguments
     }
 
-    /// Keys and values with commas between them, those that have to come first. A rule has what may follow a value,
-    /// so that each value is written once.
+    /// Comma-separated key-value pairs, required ones first. Each tail (the fields after a given one) is a
+    /// rule, so that every value is written once.
     pub(super) fn fields(&mut self, parameters: &Json, quote: Option<&'static str>) -> String {
         let (between, behind_key) = if quote.is_some() { (",", ":") } else { (", ", "=") };
         let mut properties = properties(parameters);
         properties.sort_by_key(|&(_, _, is_required)| !is_required);
-        // From the last to the first: what may come behind a value, and what may come first.
+        // Built from the last field to the first: `rest` is the tail after a field, `ways` are the possible
+        // first fields.
         let (mut rest, mut ways, mut must) = (String::new(), Vec::new(), false);
         for (key, schema, is_required) in properties.into_iter().rev() {
             if self.left == 0 {
@@ -75,7 +77,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value of Python's, or one with marks for quotes.
+    /// Rule body for a Python literal, or for a value with a custom string delimiter.
     fn value(&mut self, root: &Json, schema: &Json, quote: Option<&'static str>) -> String {
         if let Some(texts) = texts(schema) {
             let Some(quote) = quote else {
@@ -101,7 +103,7 @@ impl Writer<'_> {
         if types.is_empty() { "value".to_owned() } else { one_of(types.iter().map(way)) }
     }
 
-    /// The rules of values.
+    /// Defines the shared rules for values.
     fn values(&mut self, quote: Option<&'static str>) {
         self.shared(INTEGER);
         self.shared(NUMBER);
@@ -129,7 +131,7 @@ impl Writer<'_> {
     }
 }
 
-/// A schema by itself, with what it may refer to.
+/// A standalone schema: includes the root's definitions if it has references.
 fn within(root: &Json, schema: &Json) -> Json {
     const REFERENCE: &str = "\"$ref\":";
     let mut schema = schema.clone();
@@ -146,7 +148,7 @@ fn within(root: &Json, schema: &Json) -> Json {
     schema
 }
 
-/// The properties of an object's schema, and whether each has to be there.
+/// The properties of an object schema with their required flags.
 fn properties(parameters: &Json) -> Vec<(&str, &Json, bool)> {
     let required: BTreeSet<&str> =
         parameters["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
@@ -154,12 +156,12 @@ fn properties(parameters: &Json) -> Vec<(&str, &Json, bool)> {
     properties.map(|(key, schema)| (key.as_str(), schema, required.contains(key.as_str()))).collect()
 }
 
-/// One of these rules.
+/// Alternation of rule bodies.
 fn one_of(ways: impl Iterator<Item = String>) -> String {
     format!("({})", ways.collect::<Vec<_>>().join(" | "))
 }
 
-/// The texts that a value is one of, if its schema names them.
+/// The strings of an `enum` schema, if it lists only strings.
 fn texts(schema: &Json) -> Option<Vec<&str>> {
     let texts = schema["enum"].as_array()?.iter().map(Json::as_str).collect::<Option<Vec<_>>>()?;
     Some(texts).filter(|texts| !texts.is_empty())

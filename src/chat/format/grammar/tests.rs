@@ -1,4 +1,4 @@
-//! Grammars compile, and what is drawn from them is read as the calls that were asked for.
+//! Grammars compile, and the parser reads samples drawn from them as the requested calls.
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
@@ -9,7 +9,7 @@ use toktrie::{ApproximateTokEnv, InferenceCapabilities};
 use super::*;
 use crate::chat::{AnswerParser, ChatPart};
 
-/// A vocabulary of the 256 bytes.
+/// Matcher over a vocabulary of the 256 bytes.
 fn matcher(grammar: &str) -> Matcher {
     let words = ApproximateTokEnv::single_byte_env();
     let factory =
@@ -30,7 +30,7 @@ fn tools() -> Tools {
     Tools::new(vec![Tool::new("get_weather", weather), Tool::new("ping", ping)])
 }
 
-/// A text drawn from a grammar by a seed: one byte or another of those allowed, until it may end.
+/// Samples a text: pseudo-random allowed bytes until the grammar may end.
 fn drawn(grammar: &str, mut seed: u64) -> String {
     let mut matcher = matcher(grammar);
     let mut bytes = Vec::new();
@@ -41,7 +41,7 @@ fn drawn(grammar: &str, mut seed: u64) -> String {
             break;
         }
         let mask = matcher.compute_mask_or_eos().expect("a mask");
-        // White space may come without end.
+        // White space is avoided, because it could repeat.
         let allowed = |byte: &u32| mask.is_allowed(*byte) && !(*byte as u8).is_ascii_whitespace();
         let mut bytes_allowed: Vec<u32> = (0..256).filter(allowed).collect();
         if bytes_allowed.is_empty() {
@@ -54,14 +54,14 @@ fn drawn(grammar: &str, mut seed: u64) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a grammar takes a text whole, and may end there.
+/// Whether a grammar accepts the whole text.
 fn takes(grammar: &str, text: &str) -> bool {
     let mut matcher = matcher(grammar);
     let all = text.bytes().all(|byte| matcher.consume_token(byte.into()).is_ok());
     all && matcher.is_accepting().expect("a state")
 }
 
-/// Names and arguments of the calls of an answer, and how much was malformed.
+/// Names and arguments of an answer's calls, and the number of malformed blocks.
 fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)>, usize) {
     let mut parser = AnswerParser::new(format, tools);
     let mut parts = parser.push(text);
@@ -77,12 +77,12 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
     (calls, parser.malformed())
 }
 
-/// The grammar of a choice of tools.
+/// Grammar for tools and their choice, without control tokens.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
     format.grammar(&Wanted { tools, says: None, thoughts: Thoughts::Open, control: &[] }).expect("few bytes")
 }
 
-/// A format whose answers begin with no reasoning.
+/// Format without reasoning.
 fn format(name: &str) -> ChatFormat {
     ChatFormat { reasoning: None, ..ChatFormat::of_name(name).expect("a format") }
 }
@@ -122,7 +122,7 @@ fn is_weather(arguments: &Json) -> bool {
         && (arguments["metric"].is_null() || arguments["metric"].is_boolean())
 }
 
-/// Answers as models write them, which every grammar of a free choice has to take.
+/// Answers as models write them. Every grammar of a free choice has to accept them.
 const ANSWERS: &[(&str, &str)] = &[
     (
         "hermes",
@@ -214,7 +214,7 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     }
 }
 
-/// A template that is told not to let the model think has written the reasoning's end.
+/// With reasoning disabled, the template has already written the closing marker.
 #[test]
 fn reasoning_that_has_ended_does_not_begin_again() {
     let json = "{\"name\": \"ping\", \"arguments\": {}}";
@@ -235,7 +235,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
             assert!(!takes(Thoughts::Ended, &thinking), "{name}");
         }
     }
-    // Where a control token begins calls, thoughts may stand between texts.
+    // Where a control token opens calls, reasoning may occur between texts.
     let control = [("[TOOL_CALLS]".to_owned(), 5)];
     let mentions = |thoughts| {
         let wanted = Wanted { tools: &tools(), says: None, thoughts, control: &control };
@@ -323,7 +323,7 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
     }
 }
 
-/// A format may have markers besides its usual one, and only some of them may be control tokens.
+/// A format may have several opening markers, of which only some are control tokens.
 #[test]
 fn no_marker_of_a_call_is_part_of_the_free_text() {
     let cases = [
@@ -343,7 +343,7 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
     }
 }
 
-/// A schema may name what the format marks with control tokens; there it is text.
+/// Strings of a schema may contain the format's markers; they are plain text there.
 #[test]
 fn what_a_request_says_is_text_and_never_a_control_token() {
     for (name, piece) in [("gemma", "<|\"|>"), ("qwen-coder", "<parameter="), ("lfm", "<|tool_call_start|>")]
@@ -353,7 +353,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
         let control = [(piece.to_owned(), 257)];
         let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
-        // On a small stack, as a connection's thread has.
+        // Small stack, as in a connection's thread.
         let grammar = std::thread::scope(|scope| {
             let write = || format(name).grammar(&wanted);
             let thread = std::thread::Builder::new().stack_size(1 << 19).spawn_scoped(scope, write);

@@ -1,4 +1,4 @@
-//! What users write never becomes a control token, whatever a template does with it.
+//! User text never becomes a control token in any template.
 
 use super::*;
 use crate::checkpoint::{Array, Checkpoint, GgufWriter, ModelFile, Value as Entry};
@@ -7,7 +7,7 @@ use crate::text::{AddBos, Content, ContentPart, Special, TokenKind, Tokenizer, T
 use proptest::prelude::*;
 use serde_json::json;
 
-/// The pieces with a meaning of their own; `<|end|>` begins as another does, `<|a` may be written in two.
+/// Special pieces. `<|im_end|>` is a prefix of another one.
 const CONTROL: [&str; 9] = [
     "<s>",
     "</s>",
@@ -22,7 +22,7 @@ const CONTROL: [&str; 9] = [
 const UNKNOWN: &str = "<unk>";
 const USER_DEFINED: &str = "<think>";
 
-/// A vocabulary of every byte and the special pieces.
+/// A vocabulary with every byte and the special pieces.
 fn tokenizer(spelling: Spelling) -> Tokenizer {
     let bytes = (0..=255).map(|byte| match spelling {
         Spelling::ByteLevel => crate::text::byte_level::char_of(byte).to_string(),
@@ -46,7 +46,7 @@ fn tokenizer(spelling: Spelling) -> Tokenizer {
     Tokenizer::from_metadata(file.metadata()).unwrap()
 }
 
-/// What templates do with what users write; each writes control tokens of its own.
+/// Typical template operations on user text; each template also writes control tokens.
 const TEMPLATES: [&str; 14] = [
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content | string) + '<|im_end|>' }}{% endfor %}",
@@ -72,8 +72,8 @@ const TEMPLATES: [&str; 14] = [
      {{ m.name | replace('#', '') }}{{ m.name.title() }}{{ m.name | capitalize }}{{ dict(a=m.name).a }}<pad>{% endfor %}",
 ];
 
-/// A conversation with a text in every field that a user can write; the second text goes on where the
-/// first ends, for templates that put fields next to each other.
+/// A conversation with user text in every field. The second text continues the first, for templates that
+/// place fields next to each other.
 fn conversation(first: &str, second: &str) -> (Vec<Message>, RenderOptions) {
     let parts = vec![ContentPart::text(first), ContentPart::text(second)];
     let call = ToolCall::new(first, second, json!({first: second, "k": [first, {"n": second}]}));
@@ -95,7 +95,7 @@ fn conversation(first: &str, second: &str) -> (Vec<Message>, RenderOptions) {
     (messages, options)
 }
 
-/// The control tokens of a rendering, in order.
+/// Control tokens of a rendering, in order.
 fn control_tokens(
     tokenizer: &Tokenizer,
     source: &str,

@@ -1,4 +1,4 @@
-//! Templates with what Jinja2 3.1.6 made of them, in the environment of `transformers`: `ci/jinja.py` renders them.
+//! Templates with the output of Jinja2 3.1.6 in the environment of `transformers`, rendered by `ci/jinja.py`.
 
 use super::*;
 use crate::text::{Content, ContentPart, ToolCall};
@@ -79,7 +79,7 @@ fn lists_of_texts_become_one_where_a_template_would_print_a_list() {
     ] {
         assert_eq!(printed(&each(inner)).unwrap(), "a\nb;c;;", "{inner}");
     }
-    // These take lists themselves, which nobody learns of the second.
+    // Both templates accept lists, but detection fails for the second one, which rejects a single message.
     let walks = "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}";
     assert_eq!(printed(&each(walks)).unwrap(), "<a><b>;c;;");
     let picky = format!(
@@ -87,7 +87,7 @@ fn lists_of_texts_become_one_where_a_template_would_print_a_list() {
         each(walks)
     );
     assert_eq!(printed(&picky).unwrap(), "a\nb;c;;");
-    // What is more than text stays.
+    // Content other than text is not adapted.
     let image: Message =
         serde_json::from_value(json!({"role": "user", "content": [{"type": "image"}]})).unwrap();
     let template = ChatTemplate::from_source("{{ messages[0].content }}", &vocab()).unwrap();
