@@ -2,17 +2,18 @@
 // keys so that a long past keeps all multiprocessors busy. In batch-invariant mode, prompts use this kernel,
 // too, one token at a time, so that a row has the same bits as alone.
 //
-// A block handles some pages of one sequence and key head, for the HEADS query heads that share it, so keys
-// and values are read once for all of them. Only pages visible through the layer's window, the sequence's
-// window and its sinks are distributed. A warp processes one page at a time. LANES lanes hold a key, 8
-// elements each (16 bytes of f16), so one load instruction reads 32 / LANES keys. ROUNDS such loads for keys
-// and as many for values are in flight before the first one is used. The softmax is online, with a maximum
-// and a sum per warp. Warps, then splits, are merged in a fixed order, the splits by the block that arrives
-// last, so a result does not depend on scheduling.
+// A block handles some pages of one sequence and key head, for the HEADS query heads that share it. So keys
+// and values are read once for all of these heads. Only pages visible through the layer's window, the
+// sequence's window and its sinks are distributed.
+// A warp processes one page at a time. LANES lanes hold a key, 8 elements each (16 bytes of f16), so one load
+// instruction reads 32 / LANES keys. ROUNDS such loads for keys and as many for values are in flight before
+// the first one is used. The softmax is online, with a maximum and a sum per warp. Warps, then splits, are
+// merged in a fixed order, the splits by the block that arrives last, so a result does not depend on
+// scheduling.
 //
-// If the inputs include keys that are not in a page yet, each block first prepares its own query heads, and
-// the block with the token's page also the token's key and value, bit for bit like kv_append.cu. Blocks of
-// the same key head write the same bytes; no other sequence may have that page.
+// If the inputs include keys that are not in a page yet, each block first prepares its own query heads. The
+// block with the token's page also prepares the token's key and value, bit for bit like kv_append.cu. Blocks
+// of the same key head write the same bytes; no other sequence may have that page.
 //
 // Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a partial
 // result per warp and head, and for HEADS + 2 heads. Blocks of splits that a sequence does not have return at

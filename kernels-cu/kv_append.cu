@@ -1,6 +1,6 @@
-// Prepares an attention: normalises and rotates each query and key head, queries in place, and writes keys
-// and values to their pages, as f16 or as int8 with a scale per 32 elements. If all sequences have one token,
-// attention_decode.cu does this itself.
+// Prepares an attention: normalises and rotates each query and key head, queries in place. Keys and values
+// are written to their pages, as f16 or as int8 with a scale per 32 elements. If all sequences have one
+// token, attention_decode.cu does this itself.
 //
 // Launch: grid [tokens, query heads + 2 · kv heads], one warp per head. Shared memory: one head in f32.
 

@@ -1,10 +1,10 @@
 // A packed weight matrix, and its unpacking to the A operand of mma.m16n8k16.
 //
 // Rows are divided into strips of 16, columns into steps of 16. A step of a strip is one A operand: 256
-// weights, 8 per lane. With g = lane / 4 and t = lane % 4, the lane's columns of step s are 16 s + 4 t + {0,
-// 1, 2, 3} (the B operand is read in the same order, so that its four values are adjacent), its rows g and g
-// + 8. The lanes' weights of `16 / (bits / 8 · 8)` steps are stored together as 16 bytes, 512 bytes per warp:
-// one load instruction.
+// weights, 8 per lane. Let g = lane / 4 and t = lane % 4. The lane's rows are g and g + 8, its columns of
+// step s are 16 s + 4 t + {0, 1, 2, 3}. The B operand is read in the same order, so that its four values are
+// adjacent. The lanes' weights of `16 / bits` steps are stored together as 16 bytes, 512 bytes per
+// warp: one load instruction.
 //
 //   bits  steps in 16 bytes  order of a lane's weights of a step
 //   16    1                  (g; 0, 1) (g+8; 0, 1) (g; 2, 3) (g+8; 2, 3)
