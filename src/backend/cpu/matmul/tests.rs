@@ -121,8 +121,8 @@ impl From<DenseMatrix> for WeightMatrix {
     }
 }
 
-/// A row quantised like in the backend, with codes and residual codes joined to codes of 16 bits (whose low
-/// byte is 0 without outliers), and a scale per 32 columns.
+/// A row quantised like in the backend, with one scale per 32 columns. Codes and residual codes are joined to
+/// codes of 16 bits; without outliers the low byte is 0.
 fn quantised(x: &[f32]) -> Vec<(Vec<i32>, f32)> {
     let largest = |x: &[f32]| x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
     let mean = x.chunks(32).map(largest).fold(0.0, |sum, x| sum + x) / x.len().div_ceil(32) as f32;
