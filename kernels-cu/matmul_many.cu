@@ -355,7 +355,7 @@ __device__ __forceinline__ void store(const typename Shape::Sums& sums, const Ma
                 at[static_cast<size_t>(right) * rows + below] = value;
             stored[i / 4][i % 4] = row + below < rows ? value : -INFINITY;
         }
-        // Maxima are stored for the head only, whose epilogue is Store.
+        // Maxima are stored for the head only, and its epilogue is Store.
         if constexpr (EPILOGUE == Epilogue::Store) {
             if (!product.largest) continue;
 #pragma unroll

@@ -194,8 +194,8 @@ struct OwnStrip {
         return codes;
     }
 
-    // The operand A of a step of the slot whose first step is `first`; after the row's end the last scale is
-    // used.
+    // The operand A of step `step` in a slot that begins with step `first`; after the row's end the last
+    // scale is used.
     template <class Slot>
     __device__ __forceinline__ void operand(uint32_t (&a)[4], const Slot& slot, const __half2* none,
                                             const Codes<BITS, SLAB_STEPS>& codes, uint32_t step,
@@ -351,7 +351,7 @@ __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
     }
     if (threadIdx.x < SCALES) shared.none[threadIdx.x] = __float2half2_rn(0.0f);
     __syncthreads();
-    // A thread starts with 168 registers. A third of the threads release what the others need.
+    // A thread starts with 168 registers. A third of the threads release the ones that the others need.
     if (threadIdx.x / WARP >= MULTIPLIERS) {
         setmaxnreg_dec<40>();
         fill(p, shared, tiles);

@@ -57,7 +57,7 @@ pub trait PageMemory: fmt::Debug + Send {
     /// Appends layers with other heads to the existing ones. Every page covers them, too.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a device whose layers must be uniform.
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a device with uniform layers only.
     fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
         let what = format!("layers of other keys and values, {layout:?}");
         Err(BackendError::Unavailable { what, reason: "on this device they are all alike".into() })

@@ -127,7 +127,7 @@ impl Matrix {
     }
 }
 
-/// Keys and values of layers, whose heads may differ, and recurrent states.
+/// Keys and values of layers, which may differ in their heads, and recurrent states.
 #[derive(Debug)]
 pub struct KvPool {
     pages: usize,

@@ -134,7 +134,7 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// `1 − erf(x)`: near 0 by the series of `erf` whose terms all have one sign, otherwise by Laplace's
+/// `1 − erf(x)`: near 0 by the series of `erf` in which all terms have one sign, otherwise by Laplace's
 /// continued fraction for the tail. Neither has cancellation.
 fn erfc(x: f64) -> f64 {
     const TERMS: u32 = 100;
