@@ -1,8 +1,8 @@
-// The activations of a matrix product for many tokens, once for all its row blocks: normalised,
-// scaled by a power of two a row, f16, padded with zeros to whole units. Row by row, or with the prefix
-// sm90 in the slabs that sm90_matmul_many.cu reads.
+// Packed activations of a matrix product for many tokens, made once for all its row blocks: normalised,
+// scaled by a power of two per row, f16, padded with zeros to whole units. The layout is row by row, or with
+// the prefix sm90 the slabs of sm90_matmul_many.cu.
 //
-// Launch: a block of 256 threads per token.
+// Launch: one block of 256 threads per token.
 
 #include "common/matmul.cuh"
 
@@ -21,12 +21,12 @@ struct ActivationsParams {
 };
 static_assert(sizeof(ActivationsParams) == 48, "the host's struct has no other padding");
 
-// Four columns of a token's part of the slabs, where wgmma's operand B finds them: columns 4t.. of a
-// step are its rows 2t, 2t + 1, 2t + 8 and 2t + 9, as in `Matrix`.
+// Stores four columns of a token in the slabs, in the order of wgmma's operand B: columns 4t.. of a step are
+// its rows 2t, 2t + 1, 2t + 8 and 2t + 9, as in `Matrix`.
 __device__ __forceinline__ void store_in_slab(__half* slabs, uint32_t tokens, uint32_t token, uint32_t col,
                                               uint2 four) {
     __half* row = slabs + col / SLAB_COLS * slab_tokens(tokens) * SLAB_COLS;
-    // Pieces of 16 bytes, which are 8 columns, are exchanged so that a column of 8 tokens meets all banks.
+    // Pieces of 16 bytes (8 columns) are swizzled, so that a column of 8 tokens covers all banks.
     const uint32_t piece = col % SLAB_COLS / STEP_COLS * 2, in_piece = col % STEP_COLS / 2;
     *reinterpret_cast<uint32_t*>(row + (piece ^ token % 8) * 8 + in_piece) = four.x;
     *reinterpret_cast<uint32_t*>(row + (piece + 1 ^ token % 8) * 8 + in_piece) = four.y;

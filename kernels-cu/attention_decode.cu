@@ -1,31 +1,32 @@
-// Attention of one token a sequence over its pages: softmax(soft_cap(q · k · scale)) · v, split over
-// the keys so that a long past keeps all multiprocessors busy. In batch-invariant mode prompts come here
-// too, a token at a time: a row has the bits that it has alone.
+// Attention of one token per sequence over its pages: softmax(soft_cap(q · k · scale)) · v, split over the
+// keys so that a long past keeps all multiprocessors busy. In batch-invariant mode, prompts use this kernel,
+// too, one token at a time, so that a row has the same bits as alone.
 //
-// A block takes some pages of one sequence and key head, for the HEADS query heads that share it, so
-// keys and values are read once for all of them. Only pages that the layer's window, the sequence's window
-// and its sinks leave visible are shared out. A warp takes a page at a time: LANES lanes hold a key,
-// 8 elements each (16 bytes of f16), so one load instruction brings 32 / LANES keys, and ROUNDS of
-// them for keys and as many for values are under way before the first is used. The softmax is online,
-// with a maximum and a sum for each warp; warps, then splits, are merged in a fixed order, the splits
-// by the block that arrives last, so a result does not depend on scheduling.
+// A block handles some pages of one sequence and key head, for the HEADS query heads that share it. So keys
+// and values are read once for all of these heads. Only pages visible through the layer's window, the
+// sequence's window and its sinks are distributed.
+// A warp processes one page at a time. LANES lanes hold a key, 8 elements each (16 bytes of f16), so one load
+// instruction reads 32 / LANES keys. ROUNDS such loads for keys and as many for values are in flight before
+// the first one is used. The softmax is online, with a maximum and a sum per warp. Warps, then splits, are
+// merged in a fixed order, the splits by the block that arrives last, so a result does not depend on
+// scheduling.
 //
-// Where the inputs have keys that are in no page yet, each block prepares its own query heads first,
-// and the block with the token's page its key and value: what kv_append.cu does, to the bit. Blocks
+// If the inputs include keys that are not in a page yet, each block first prepares its own query heads. The
+// block with the token's page also prepares the token's key and value, bit for bit like kv_append.cu. Blocks
 // of the same key head write the same bytes; no other sequence may have that page.
 //
-// Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a part of each
-// head a warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
-// launched with the most that may be.
+// Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a partial
+// result per warp and head, and for HEADS + 2 heads. Blocks of splits that a sequence does not have return at
+// once, so a graph is launched with the maximum number of splits.
 
 #include "common/attention.cuh"
 
 namespace ottava {
 
-// Pages of a block, by what the row sees alone: a past is cut the same way whatever runs beside it. A warp takes one
-// page where SPLITS_SHORT blocks are enough for that. Of a longer past a warp takes more pages, as the square root of
-// the length, and so do the blocks grow in number: one sequence waits for its longest block, a batch pays for the
-// beginning and the end of each block.
+// Pages per block, determined by the row's visible pages alone: a past is split in the same way whatever else
+// runs. A warp takes one page if SPLITS_SHORT blocks suffice. For a longer past, both the pages per warp and
+// the number of blocks grow with the square root of the length: one sequence waits for its longest block, and
+// a batch pays for the start and the end of every block.
 __device__ __forceinline__ uint32_t split_pages(uint32_t pages) {
     const uint32_t rounds = (pages + DECODE_WARPS - 1) / DECODE_WARPS;
     uint32_t each = 1;
@@ -33,9 +34,9 @@ __device__ __forceinline__ uint32_t split_pages(uint32_t pages) {
     return max(each, (rounds + SPLITS_MAX - 1) / SPLITS_MAX) * DECODE_WARPS;
 }
 
-constexpr int ELEMENTS = 8;  // of a key in a lane
+constexpr int ELEMENTS = 8;  // elements of a key per lane
 
-// Eight elements of a key or a value: of f16, or codes that are still to be scaled.
+// Widens eight elements of a key or a value: f16, or codes that are scaled later.
 template <bool F16>
 __device__ __forceinline__ void widen(float (&x)[ELEMENTS], uint4 raw) {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -53,22 +54,23 @@ __device__ __forceinline__ void widen(float (&x)[ELEMENTS], uint4 raw) {
     }
 }
 
-// A softmax under way: weights are 2^(score − max), `sum` is theirs, `out` is of weights · values.
+// Running softmax: weights are 2^(score − max), `sum` is the sum of weights, `out` the sum of weights ·
+// values.
 template <int HEADS>
 struct Running {
     float max[HEADS], sum[HEADS], out[HEADS][ELEMENTS];
 };
 
-// A row, and the part of its pages that a block takes.
+// A row, and the block's part of its pages.
 struct Split {
     Sequence sequence;
     const PageRef* entries;
     SeenPages seen;
     uint32_t token, position;
     uint32_t pages, splits;  // of the row
-    uint32_t begin, end;     // of the pages, those of this block
+    uint32_t begin, end;     // the block's part of the pages
 
-    // Finds them; false where the block has none.
+    // Initialises it; returns false if the block has no pages.
     __device__ bool find(const AttentionParams& p) {
         const uint32_t item = p.first_row + blockIdx.z;
         if (item >= p.step.counts[p.by_rows ? 0 : 1]) return false;
@@ -89,17 +91,18 @@ struct Split {
     __device__ PageRef page(uint32_t index) const { return entries[seen.entry(index)]; }
 };
 
-// Load instructions for keys, and for values, that a warp has under way: more do not fit in registers.
+// Load instructions for keys, and for values, in flight per warp; registers limit their number.
 constexpr int ROUNDS = 4;
 
-// What they bring to a lane: eight elements each, as they lie in the page; codes in the first two words.
+// The loaded data of a lane: eight elements of each key and value, as stored in the page; codes fill the
+// first two words.
 struct Loaded {
     uint4 keys[ROUNDS], values[ROUNDS];
     float key_scales[ROUNDS], value_scales[ROUNDS];
-    uint32_t seen;  // a bit a slot from this lane's first on
+    uint32_t seen;  // bitmask of visible slots, starting at the lane's first
 };
 
-// Starts the loads of a page from slot `start` on; zeros beyond the head and for keys that nobody sees.
+// Starts the loads of a page from slot `start` on; zeros after the end of the head and for hidden keys.
 template <int LANES, bool F16>
 __device__ __forceinline__ void load(Loaded& x, const AttentionParams& p, const Split& split, const PageRef& page,
                                      uint32_t start, uint32_t kv_head) {
@@ -134,7 +137,7 @@ __device__ __forceinline__ void load(Loaded& x, const AttentionParams& p, const 
     }
 }
 
-// The scores of the keys that were loaded; minus infinity where nobody sees one.
+// The scores of the loaded keys; minus infinity for hidden ones.
 template <int HEADS, int LANES, bool F16>
 __device__ __forceinline__ void score(float (&scores)[HEADS][ROUNDS], const Loaded& x, float soft_cap,
                                       const float (&q)[HEADS][ELEMENTS]) {
@@ -147,7 +150,7 @@ __device__ __forceinline__ void score(float (&scores)[HEADS][ROUNDS], const Load
             float dot = 0.0f;
 #pragma unroll
             for (int i = 0; i < ELEMENTS; ++i) dot = fmaf(q[head][i], key[i], dot);
-            // Elements of a lane share a scale.
+            // A lane's elements share a scale.
             if (!F16) dot *= x.key_scales[round];
 #pragma unroll
             for (int distance = LANES / 2; distance > 0; distance /= 2)
@@ -169,7 +172,7 @@ __device__ __forceinline__ void score(float (&scores)[HEADS][ROUNDS], const Load
     }
 }
 
-// Takes up the keys that were loaded, by one warp.
+// Adds the loaded keys of one warp to the softmax.
 template <int HEADS, int LANES, bool F16>
 __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Loaded& x, float soft_cap,
                                           const float (&q)[HEADS][ELEMENTS]) {
@@ -183,7 +186,7 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Loaded& x
 #pragma unroll
         for (int distance = WARP / 2; distance >= LANES; distance /= 2)
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
-        // Before the first key that is seen both are minus infinity, and their difference no number.
+        // Before the first visible key both are minus infinity, and their difference would be NaN.
         const float base = largest == -INFINITY ? 0.0f : largest;
         const float correction = ex2_approx_ftz(state.max[head] - base);
         state.max[head] = largest;
@@ -209,7 +212,7 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Loaded& x
     }
 }
 
-// Takes up this warp's pages from `page` on, whose first keys are loaded.
+// Processes this warp's pages from `page` on. The first keys of `page` are loaded already.
 template <int HEADS, int LANES, bool F16>
 __device__ __forceinline__ void take_pages(Running<HEADS>& state, Loaded& x, const AttentionParams& p,
                                            const Split& split, uint32_t page, uint32_t kv_head,
@@ -244,9 +247,10 @@ __device__ __forceinline__ void join_keys(Running<HEADS>& state) {
     }
 }
 
-// Merges `count` parts, `stride` floats apart, each [head_dim sums, maximum, sum of weights], into
-// `out`: the quotient where `last`, else a part again. By one of several warps that share the head: it takes 64 of every
-// 64 · `sharers` sums. Adds in a fixed order. Parts without a key have a sum of zero; what is no number stays none.
+// Merges `count` parts, `stride` floats apart, each [head_dim sums, maximum, sum of weights], into `out`: the
+// quotient if `last`, otherwise another part. Called by each of `sharers` warps that share the head; a warp
+// merges 64 of every 64 · `sharers` sums. Adds in a fixed order. Parts without a key have a sum of zero; NaN
+// propagates.
 __device__ __forceinline__ void merge(float* out, const float* parts, uint32_t count, uint32_t stride, uint32_t dim,
                                       uint32_t sharer, uint32_t sharers, bool last) {
     constexpr int HALVES = SPLITS_MAX / WARP;
@@ -288,7 +292,8 @@ __device__ __forceinline__ void merge(float* out, const float* parts, uint32_t c
     if (!last && sharer == 0 && lane == 0) *reinterpret_cast<float2*>(out + dim) = make_float2(max, sum);
 }
 
-// Joins what the warps have, and where the row has more splits, hands it over; the last block joins those.
+// Joins the warps' results. If the row has more splits, stores them as a part, and the last block joins the
+// parts.
 template <int HEADS, int LANES>
 __device__ __forceinline__ void finish(const Running<HEADS>& state, const AttentionParams& p, const Split& split,
                                        float* parts, uint32_t first_head) {
@@ -308,7 +313,7 @@ __device__ __forceinline__ void finish(const Running<HEADS>& state, const Attent
         }
     }
     __syncthreads();
-    // A warp, or several, a head; or several heads, one after the other.
+    // One or several warps per head, or several heads per warp, one after another.
     constexpr uint32_t SHARERS = HEADS < DECODE_WARPS ? DECODE_WARPS / HEADS : 1;
     const bool only = split.splits == 1;
     const auto merge_heads = [&](bool of_block) {
@@ -349,14 +354,16 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
     // The tables are copied by the host before the step's first kernel, and no kernel writes them.
     Split split;
     if (!split.find(p)) {
-        // In each grid some block has to wait: kernels behind this one rely on that its predecessor has ended, too.
+        // Some block of each grid must wait, because later kernels rely on this kernel's predecessor having
+        // ended, too.
         if (blockIdx.x == 0) wait_for_predecessor();
         return;
     }
-    // Where attention appends, all sequences have one token, and nobody writes a page of this one but this kernel,
-    // its last (`StepBuffers::writes_apart`). All others were written before this step: a copy, of the tables,
-    // stands between the steps, and waits for kernels as they do for it. So their loads need not wait. Otherwise
-    // the predecessor may be the kv_append.cu that writes what is read here.
+    // Early loads are safe if this kernel also appends. Then all sequences have one token, and the only page
+    // of this sequence that is written in this step is its last one, by this kernel
+    // (`StepBuffers::writes_apart`). All other pages were written before this step: the copy of the tables
+    // between two steps waits for kernels, as they wait for it. Otherwise the predecessor may be
+    // kv_append.cu, still writing, so loads wait first.
     const uint32_t page = split.begin + warp;
     const bool any = page < split.end, early = p.inputs.k && page + 1 < split.pages;
     Loaded loaded;
@@ -413,7 +420,7 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
         attention_decode_##HEADS##_##LANES(const __grid_constant__ ottava::AttentionParams p) { \
         ottava::attention_decode<HEADS, LANES>(p);                                             \
     }
-// Query heads of a block, lanes of a key: heads of at most 64, 128 and 256 elements.
+// Query heads per block, and lanes per key: 8, 16 and 32 lanes for heads of at most 64, 128 and 256 elements.
 #define OTTAVA_ATTENTION_DECODE_HEADS(HEADS) \
     OTTAVA_ATTENTION_DECODE(HEADS, 8)        \
     OTTAVA_ATTENTION_DECODE(HEADS, 16)       \

@@ -1,16 +1,17 @@
-// Attention of prompts over pages: flash attention (Dao 2023) on mma.m16n8k16. A block takes
-// QUERIES rows of one sequence and query head, a warp 16 of them; keys and values pass through shared
-// memory as f16, KEYS at a time, whatever the pages hold. Scores, sums and outputs are f32.
+// Attention of prompts over pages: flash attention (Dao 2023) on mma.m16n8k16. A block handles QUERIES rows
+// of one sequence and query head, a warp 16 of them. Keys and values pass through shared memory as f16, KEYS
+// at a time, whatever the dtype of the pages. Scores, sums and outputs are f32.
 //
-// The values of a tile are copied while its scores are computed, and the keys of the next tile while
-// the values are weighted. Most tiles are wholly visible to all rows of the block; only the others are masked.
+// The values of a tile are copied while its scores are computed, and the keys of the next tile while the
+// values are weighted. Most tiles are entirely visible to all rows of the block; only the others are masked.
 //
-// A value that is no number makes none of what sees it, and of nothing else. Where all rows see all keys of a
-// tile, sums do that by themselves. In a masked tile a weight of zero would not keep such a value from a sum:
-// there values become zeros, and their keys are marked, so that the scores of those who see them are no numbers.
+// A NaN value makes the results of the rows that see it NaN, and no others. If all rows see all keys of a
+// tile, that follows from the sums. In a masked tile a weight of zero would not keep a NaN from a sum. There,
+// NaN values are replaced by zeros and their keys are marked, and the scores of rows that see those keys
+// become NaN.
 //
-// Launch: grid [query heads, tiles], 128 threads; tiles come from the host, those with most keys first, and
-// cover the sequences of more than one row (attention_decode.cu takes the others).
+// Launch: grid [query heads, tiles], 128 threads. The host lists the tiles, those with the most keys first;
+// they cover the sequences of more than one row (attention_decode.cu handles the others).
 
 #include "common/attention.cuh"
 
@@ -20,15 +21,15 @@ constexpr int PREFILL_WARPS = 4;
 constexpr int QUERIES = 16 * PREFILL_WARPS;
 static_assert(QUERIES == TILE_ROWS, "the host's tiles");
 
-// Elements between rows in shared memory: 16 bytes more than a row, so that the eight rows of a
-// matrix that ldmatrix reads lie in different banks.
+// Elements between rows in shared memory: 16 bytes more than a row, so that the eight rows of a matrix read
+// by ldmatrix are in different banks.
 template <int DIM>
 constexpr int PREFILL_STRIDE = DIM + 8;
 
-// A block's rows of a sequence, and what they see.
+// A block's rows of a sequence, and the pages visible to them.
 struct Prompt {
     uint32_t sequence;
-    uint32_t oldest, newest;  // positions of its rows, which follow each other
+    uint32_t oldest, newest;  // positions of its rows, which are consecutive
     SeenPages seen;           // entries of the step's page table
 
     __device__ void find(const AttentionParams& p, uint2 tile) {
@@ -44,24 +45,24 @@ struct Prompt {
         seen.end += own.pages_start;
     }
 
-    // Where the first row has this block's head, among queries and results.
+    // Offset of this block's head in the first row, for queries and results.
     __device__ size_t first_element(const AttentionParams& p) const {
         const size_t row = p.step.sequences[sequence].rows_start + p.tiles[blockIdx.y].y;
         return (row * p.inputs.query_heads + blockIdx.x) * p.kv.head_dim;
     }
 
-    // The entry where the tile behind that of `entry` begins.
+    // The first entry of the tile after the one at `entry`.
     __device__ uint32_t next(uint32_t entry, uint32_t pages) const {
         entry += pages;
         return entry >= seen.sinks_end && entry < seen.begin ? seen.begin : entry;
     }
 
-    // A page; behind the last one that starts where no row sees anything.
+    // A page; after the last one, a dummy that starts beyond all visible positions.
     __device__ PageRef page(const Step& step, uint32_t entry) const {
         return entry < seen.end ? step.pages[entry] : PageRef{0, UINT32_MAX - PAGE_TOKENS};
     }
 
-    // Whether all rows see all keys of so many pages from `entry` on.
+    // Whether all rows see all keys of `pages` pages from `entry` on.
     __device__ bool sees_all(const AttentionParams& p, uint32_t entry, uint32_t pages) const {
         if (entry + pages > seen.end) return false;
         const uint32_t start = p.step.pages[entry].start;
@@ -77,25 +78,25 @@ struct PrefillShared {
     __half k[KEYS][PREFILL_STRIDE<DIM>];
     __half v[KEYS][PREFILL_STRIDE<DIM>];
     Prompt prompt;
-    // Keys of a masked tile whose value is no number: a bit a key, and a word for the keys that a warp copies.
+    // Keys of a masked tile with a NaN value: a bit per key, and a word for the keys that a warp copies.
     uint32_t poisoned[PREFILL_WARPS];
 };
 
-// Which rows of a tile a warp copies, and which 16 bytes of them a lane: of row `FIRST + i · SLOTS + lane / CHUNKS`
-// those from element `lane % CHUNKS · 8` on.
+// The rows of a tile that a warp copies, and a lane's 16 bytes of each: in row `FIRST + i · SLOTS + lane /
+// CHUNKS`, from element `lane % CHUNKS · 8` on.
 template <int DIM, int KEYS>
 struct Share {
     static constexpr uint32_t CHUNKS = DIM / 8, SLOTS = WARP / CHUNKS, ROWS = KEYS / PREFILL_WARPS;
     static_assert(PAGE_TOKENS % ROWS == 0 && ROWS % SLOTS == 0, "a warp copies rows of one page");
 };
 
-// Two f16 as one operand.
+// Two f32 rounded to f16 as one operand register.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Eight codes times their scale as f16, saturated; no numbers where the scale is none.
+// Eight codes times their scale as f16, saturated; NaN if the scale is NaN.
 __device__ __forceinline__ uint4 dequantised(uint2 codes, __half scale) {
     const __half2 scales = __half2half2(scale), most = __float2half2_rn(65504.0f);
     // A code plus 128 is the lowest byte of an f16 from 1024 on.
@@ -111,8 +112,9 @@ __device__ __forceinline__ uint4 dequantised(uint2 codes, __half scale) {
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-// Copies this warp's rows of the tile at `entry` from the keys or values of their page, f16 without waiting for
-// them. Zeros beyond the head, and beyond the last position that any row sees: what lies there was never written.
+// Copies this warp's rows of the tile at `entry` from the keys or values of their page; f16 asynchronously.
+// Zeros after the end of the head and after the last position visible to any row, where memory was never
+// written.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DIM>],
                                           const AttentionParams& p, const Prompt& prompt, uint32_t entry,
@@ -123,13 +125,13 @@ __device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DI
     const uint32_t row = warp * Own::ROWS + lane / Own::CHUNKS, slot = row % PAGE_TOKENS;
     const PageRef page = prompt.page(p.step, entry + warp * Own::ROWS / PAGE_TOKENS);
     const uint32_t written = page.start <= prompt.newest ? prompt.newest - page.start + 1 : 0;
-    // Offsets within a page fit in 32 bits, and need fewer registers so.
+    // Offsets within a page fit in 32 bits, which takes fewer registers.
     const uint8_t* base = kv.base + page.page * kv.page_bytes;
     const uint32_t line = (which * kv.kv_heads + head) * PAGE_TOKENS + slot;
     if (kv.dtype == KvDtype::F16) {
         const __half* from = reinterpret_cast<const __half*>(base) + (line * kv.head_dim + first);
         if (written >= PAGE_TOKENS && kv.head_dim == DIM) {
-            // The usual case, with addresses that differ by constants.
+            // The usual case; its addresses differ by constants.
 #pragma unroll
             for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS)
                 cp_async_16(&tile[row + i][first], from + i * DIM, true);
@@ -156,7 +158,7 @@ __device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DI
     }
 }
 
-// Takes what is no number out of eight f16, and tells whether there was any.
+// Replaces NaN among eight f16 by zero; returns whether there was any.
 __device__ __forceinline__ bool take_nan(uint4& raw) {
     uint32_t* words = &raw.x;
     uint32_t found = 0;
@@ -170,7 +172,7 @@ __device__ __forceinline__ bool take_nan(uint4& raw) {
     return found != 0;
 }
 
-// Makes zeros of the values that are no numbers, and marks their keys: in the rows that this warp has copied.
+// Replaces NaN values by zeros and marks their keys, in the rows that this warp has copied.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void mark_poisoned(PrefillShared<DIM, KEYS>& shared) {
     using Own = Share<DIM, KEYS>;
@@ -188,7 +190,7 @@ __device__ __forceinline__ void mark_poisoned(PrefillShared<DIM, KEYS>& shared) 
     if (lane == 0) shared.poisoned[warp] = poisoned;
 }
 
-// A warp's 16 rows: lane (g, t) has rows g and g + 8, and of every 8 columns 2t and 2t + 1.
+// A warp's 16 rows: lane (g, t) has rows g and g + 8, and columns 2t and 2t + 1 of every 8.
 template <int DIM>
 struct Rows16 {
     float max[2], sum[2], out[DIM / 8][4];
@@ -217,7 +219,7 @@ __device__ __forceinline__ void multiply_keys(float (&scores)[KEYS / 8][4], cons
     }
 }
 
-// Takes out what rows do not see, and makes scores no numbers where a value is none.
+// Masks hidden keys, and sets the scores of keys with NaN values to NaN.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void mask(float (&scores)[KEYS / 8][4], const PrefillShared<DIM, KEYS>& shared,
                                      const AttentionParams& p, const Prompt& prompt, uint32_t entry) {
@@ -248,7 +250,7 @@ __device__ __forceinline__ void mask(float (&scores)[KEYS / 8][4], const Prefill
     }
 }
 
-// Makes weights of a tile's scores, and scales what the rows have so far to the new maximum.
+// Turns a tile's scores into weights, and rescales the rows' sums and outputs to the new maximum.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void weigh(Rows16<DIM>& rows, float (&scores)[KEYS / 8][4]) {
 #pragma unroll
@@ -259,7 +261,7 @@ __device__ __forceinline__ void weigh(Rows16<DIM>& rows, float (&scores)[KEYS / 
             largest = fmaxf(largest, fmaxf(scores[tile][2 * row], scores[tile][2 * row + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-        // A row that has seen nothing yet has no maximum to subtract.
+        // A row that has seen no key yet has no maximum to subtract.
         const float base = largest == -INFINITY ? 0.0f : largest;
         const float correction = ex2_approx_ftz(rows.max[row] - base);
         rows.max[row] = largest;
@@ -281,7 +283,7 @@ __device__ __forceinline__ void weigh(Rows16<DIM>& rows, float (&scores)[KEYS / 
     }
 }
 
-// Adds a tile's values, weighted.
+// Adds a tile's weighted values.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void add_values(Rows16<DIM>& rows, const float (&weights)[KEYS / 8][4],
                                            const PrefillShared<DIM, KEYS>& shared) {
@@ -303,7 +305,8 @@ __device__ __forceinline__ void add_values(Rows16<DIM>& rows, const float (&weig
     }
 }
 
-// The block's queries, scaled first: f16 holds less than f32. Zeros beyond the head and behind the last row.
+// Loads the block's queries, scaled before the conversion because f16 has a smaller range than f32. Zeros
+// after the end of the head and after the last row.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void load_queries(PrefillShared<DIM, KEYS>& shared, const AttentionParams& p,
                                              const Prompt& prompt) {
@@ -322,7 +325,7 @@ __device__ __forceinline__ void load_queries(PrefillShared<DIM, KEYS>& shared, c
     }
 }
 
-// Divides by the weights' sums, and writes what belongs to rows that there are.
+// Divides by the sums of weights and stores the rows that exist.
 template <int DIM>
 __device__ __forceinline__ void store_rows(Rows16<DIM>& rows, const AttentionParams& p, const Prompt& prompt) {
     const uint32_t count = prompt.newest - prompt.oldest + 1;
@@ -352,10 +355,10 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
                   "what the host launches with");
     auto& shared = *reinterpret_cast<PrefillShared<DIM, KEYS>*>(memory);
     const uint32_t kv_head = blockIdx.x / (p.inputs.query_heads / p.kv.kv_heads);
-    // The tables are the host's: no kernel writes them.
+    // The tables are written by the host; no kernel writes them.
     Prompt prompt;
     prompt.find(p, p.tiles[blockIdx.y]);
-    // In the loop it is read from there: sums and scores leave it no registers.
+    // The loop reads it from shared memory, because scores and sums use all registers.
     if (threadIdx.x == 0) shared.prompt = prompt;
     uint32_t entry = prompt.seen.entry(0);
     wait_for_predecessor();
@@ -404,7 +407,7 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
         attention_prefill_##DIM(const __grid_constant__ ottava::AttentionParams p) {           \
         ottava::attention_prefill<DIM, KEYS>(p);                                               \
     }
-// Heads of at most that many elements, keys at a time, blocks that a multiprocessor has registers for.
+// Maximum elements per head, keys per tile, and blocks per multiprocessor that registers allow.
 OTTAVA_ATTENTION_PREFILL(64, 64, 4)
 OTTAVA_ATTENTION_PREFILL(128, 64, 3)
 OTTAVA_ATTENTION_PREFILL(256, 32, 2)

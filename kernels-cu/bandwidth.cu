@@ -1,6 +1,6 @@
-// What memory can do: the ceilings that other kernels are measured against.
+// Memory bandwidth: the ceilings for other kernels.
 //
-// Launch: as many blocks of 256 threads as the device holds at a time, by the driver's own count.
+// Launch: as many blocks of 256 threads as fit on the device at a time, as reported by the driver.
 
 #include "common/ptx.cuh"
 
@@ -9,15 +9,15 @@ namespace ottava {
 // Mirrored by `backend::cuda::params::Bandwidth`.
 struct BandwidthParams {
     const uint4* src;  // [count]
-    uint4* dst;        // copies: [count]; reads: [1], for a result that never comes
+    uint4* dst;        // copies: [count]; reads: [1], never written
     uint64_t count;
 };
 static_assert(sizeof(BandwidthParams) == 24, "the host's struct has no other padding");
 
-// Loads that a thread has under way.
+// Loads in flight per thread.
 constexpr int LOADS = 8;
 
-// Gives each 16 bytes to `use`, with its index.
+// Calls `use` for each 16 bytes, with their index.
 template <typename Use>
 __device__ __forceinline__ void stream(const BandwidthParams& p, Use use) {
     const uint64_t threads = static_cast<uint64_t>(gridDim.x) * blockDim.x;
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256) read_memory(const __grid_const
     ottava::wait_for_predecessor();
     uint32_t common = ~0u;
     ottava::stream(p, [&](uint64_t, uint4 value) { common &= value.x & value.y & value.z & value.w; });
-    // Every word is odd; the compiler does not know.
+    // Never true, because every word is odd; the compiler cannot prove that.
     if (common == 0) p.dst[0] = make_uint4(0, 0, 0, 0);
 }
 

@@ -1,6 +1,6 @@
 // Operations on single elements: unary functions, sums and products. f32 throughout.
 //
-// Launch: 256 threads, an element a thread.
+// Launch: 256 threads per block, one element per thread.
 
 #include <cuda_bf16.h>
 
@@ -9,7 +9,7 @@
 
 namespace ottava {
 
-// backend::UnaryFn
+// Mirrors `ir::UnaryFn`.
 enum class Unary : uint32_t { Silu = 0, GeluTanh = 1, Scale = 2, SoftCap = 3, CastF32 = 4, CastF16 = 5, CastBf16 = 6 };
 
 // Mirrored by `backend::cuda::params::Unary`.
@@ -26,7 +26,7 @@ static_assert(sizeof(UnaryParams) == 32, "the host's struct has no other padding
 struct BinaryParams {
     float* dst;      // [count], may be a
     const float* a;  // [count]
-    const float* b;  // [b_count]: repeated, so one row serves all
+    const float* b;  // [b_count]: repeated, so a single row is broadcast
     uint64_t count;
     uint64_t b_count;
     uint32_t multiply;  // 1: product, 0: sum

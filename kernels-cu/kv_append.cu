@@ -1,8 +1,8 @@
-// Prepares an attention: each query and key head is normalised and rotated, the queries in place,
-// and keys and values are written to their pages as f16 or as int8 with a scale for 32 elements.
-// Where all sequences have one token, attention_decode.cu does it itself.
+// Prepares an attention: normalises and rotates each query and key head, queries in place. Keys and values
+// are written to their pages, as f16 or as int8 with a scale per 32 elements. If all sequences have one
+// token, attention_decode.cu does this itself.
 //
-// Launch: grid [tokens, query heads + 2 · kv heads], a warp a head. Shared memory: a head in f32.
+// Launch: grid [tokens, query heads + 2 · kv heads], one warp per head. Shared memory: one head in f32.
 
 #include "common/append.cuh"
 

@@ -1,25 +1,26 @@
-// dst = epilogue(norm(src) · matrixᵀ) for up to 8 tokens, which are the 8 columns of the B operand; the host launches it
-// for up to 4. The matrix is read once.
+// dst = epilogue(norm(src) · matrixᵀ) for up to 8 tokens, which are the 8 columns of the B operand; the host
+// launches it for up to 4. The matrix is read once.
 //
-// A block works through row blocks of strips of 16 rows, 8 / parts strips at a time. A warp takes one part of one
-// strip: a chain of units of 128 columns. The parts of a strip are added in shared memory in the order of the columns.
-// Scales and minimums are applied to the operand in f16, as matmul_many.cu does, so sums stay in the accumulators from
-// a part's first column to its last.
+// A block processes row blocks of 16-row strips, 8 / parts strips at a time. A warp handles one part of one
+// strip: a chain of units of 128 columns. The parts of a strip are added in shared memory in the order of the
+// columns. Scales and minimums are applied to the operand in f16, as in matmul_many.cu, so sums stay in the
+// accumulators from a part's first column to its last.
 //
-// A warp's weights come through a ring of its own in shared memory, filled by cp.async in slices of 1 KB of codes. The
-// ring goes on from a chain to the next: while a block adds up a strip, the next strips' weights are on their way. What
-// a lane multiplies it has copied itself, but for scales and minimums, which the warp shares.
+// A warp's weights pass through its own ring in shared memory, filled by cp.async in slices of 1 KB of codes.
+// The ring continues from one chain to the next: while a block adds up a strip, the next strips' weights are
+// being loaded. A lane multiplies data that it has copied itself, except for scales and minimums, which the
+// warp shares.
 //
-//   for slice of the ring: copy          // weights are no kernel's result: before the wait for the one before
-//   wait; turn the activations to f16
+//   for slice of the ring: copy          // before the wait: weights do not depend on earlier kernels
+//   wait; convert the activations to f16
 //   for chain
 //     for unit of 128 columns
-//       wait for its slices; codes, scales and minimums to registers; copy as many slices of what comes
+//       wait for its slices; load codes, scales and minimums; copy as many later slices
 //       for step of 16 columns: mma
 //     add up the parts, store
 //
-// Launch: 256 threads; dynamic shared memory as `FewShape` in src/backend/cuda/few.rs; any number of blocks, each takes
-// every gridDim.x-th group of strips.
+// Launch: 256 threads; dynamic shared memory of `FewShape` in src/backend/cuda/few.rs; any number of blocks,
+// each of which processes every gridDim.x-th group of strips.
 
 #include "common/matmul.cuh"
 #include "common/order.cuh"
@@ -29,33 +30,33 @@ namespace ottava {
 constexpr uint32_t FEW_WARPS = 8, FEW_TOKENS = 8;
 static_assert(FEW_WARPS == PARTS_MAX, "a block has all parts of a strip");
 
-// Activations: [tokens][units · 128 + 16]. A row's distance is an odd multiple of 32 bytes, so that the 8-byte reads of
-// 16 lanes, from four rows, touch every bank once.
+// Activations: [tokens][units · 128 + 16]. The stride between rows is an odd multiple of 32 bytes, so that
+// the 8-byte reads of 16 lanes, from four rows, touch every bank once.
 __device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return units * UNIT_COLS + 16; }
 
-// A slice of a ring: codes of a unit of 4 bits, half a unit of 8, a quarter of 16.
+// A slice of a ring: codes of one unit at 4 bits, half a unit at 8, a quarter at 16.
 constexpr uint32_t SLICE_LOADS = 2, SLICE_BYTES = SLICE_LOADS * LOAD_BYTES;
 
-// Slices of a unit of so many bits.
+// Slices per unit with `bits` bits.
 __device__ __forceinline__ constexpr uint32_t unit_slices(uint32_t bits) {
     return UNIT_STEPS * bits / 16 / SLICE_LOADS;
 }
 
-// A part of a strip of a matrix: what one warp adds up.
+// A part of a strip of a matrix, which one warp sums up.
 struct Chain {
-    const Matrix* matrix;  // null where there is nothing to do
+    const Matrix* matrix;  // null if there is nothing to do
     uint32_t strip, begin, end;
 };
 
-// The chains of a warp in their order: for each group of strips that its block takes, the warp's part of its strip, of
-// a gate's first matrix and then of its second.
+// The chains of a warp in order: for each of the block's groups of strips, the warp's part of its strip, for
+// a gate first in one matrix and then in the other.
 struct Chains {
     const MatmulParams& p;
     uint32_t first;  // the group's first strip
     uint32_t which, matrices;
     uint32_t begin, end;  // units
 
-    // `matrices`: 2 where a product is gated, else 1.
+    // `matrices`: 2 if any product is gated, otherwise 1.
     __device__ __forceinline__ Chains(const MatmulParams& p, uint32_t matrices)
         : p(p), first(blockIdx.x * strips()), which(0), matrices(matrices) {
         const uint32_t units = p.half_cols / UNIT_COLS, part = threadIdx.x / WARP % p.parts;
@@ -63,7 +64,7 @@ struct Chains {
         end = part_begin(part + 1, p.parts, units);
     }
 
-    // Strips of a group.
+    // Strips per group.
     __device__ __forceinline__ uint32_t strips() const { return FEW_WARPS / p.parts; }
     __device__ __forceinline__ bool done() const { return first >= p.row_blocks; }
     __device__ __forceinline__ void next() {
@@ -80,12 +81,12 @@ struct Chains {
     }
 };
 
-// A warp's ring: [slices] of codes, then [slices] with room for a unit's scales and minimums, which lie where the unit's
-// first slice does.
+// A warp's ring: [slices] of codes, then [slices] with room for a unit's scales and minimums. Those are
+// stored at the index of the unit's first slice.
 struct Ring {
     uint8_t* codes;  // the lane's part
     uint8_t* scales;
-    uint32_t slices, scale_bytes;  // scale_bytes: of a slice, the second half minimums
+    uint32_t slices, scale_bytes;  // scale_bytes: per slice; minimums are the second half
 
     __device__ __forceinline__ Ring(const MatmulParams& p, uint8_t* memory)
         : slices(p.ring_slices), scale_bytes(p.ring_scale_bytes) {
@@ -94,7 +95,7 @@ struct Ring {
         codes = memory + lane * sizeof(uint4);
         scales = memory + slices * SLICE_BYTES;
     }
-    // Where a slice lies. Slices are counted without end; a ring has the last ones.
+    // Address of a slice. Slices are numbered consecutively; a ring holds the last ones.
     __device__ __forceinline__ uint4* code(uint32_t slice, uint32_t load) const {
         return reinterpret_cast<uint4*>(codes + (slice & (slices - 1)) * SLICE_BYTES + load * LOAD_BYTES);
     }
@@ -104,8 +105,9 @@ struct Ring {
     // Bytes of all rings of a block.
     __device__ __forceinline__ uint32_t all_bytes() const { return FEW_WARPS * slices * (SLICE_BYTES + scale_bytes); }
 
-    // Waits for a unit's slices, the oldest that are under way; all lanes' copies are seen then. As many groups of copies
-    // are under way as a ring has slices, empty ones among them. A count must be a constant, hence one for each size.
+    // Waits for a unit's slices, the oldest in flight, and makes all lanes' copies visible. The number of
+    // copy groups in flight equals the slices of a ring, including empty groups. The count must be a
+    // constant, hence one call per ring size.
     template <int UNIT_SLICES>
     __device__ __forceinline__ void wait() const {
         cp_async_wait<8 - UNIT_SLICES>();
@@ -115,25 +117,25 @@ struct Ring {
     }
 };
 
-// Copies the slices of a warp's chains into its ring, one after the other.
+// Copies the slices of a warp's chains into its ring, one after another.
 struct Copies {
     Chains chains;
     const uint4* codes;     // the lane's part of the next slice
-    const __half2* scales;  // the lane's part of the strip's scales, or of its minimums; or null
-    int loads;              // of the row, from the next slice on
-    uint32_t slices;        // of the chain, from the next one on
+    const __half2* scales;  // the lane's part of the strip's scales or minimums; or null
+    int loads;              // left in the row, from the next slice on
+    uint32_t slices;        // left in the chain
     uint32_t group, last_group, unit_groups;  // the lane's group of the next unit
-    uint32_t per_unit;      // slices of a unit
+    uint32_t per_unit;      // slices per unit
 
     __device__ __forceinline__ Copies(const MatmulParams& p, uint32_t matrices) : chains(p, matrices), slices(0) {}
 
-    // Goes to the next chain that has slices; false where there is none.
+    // Starts the next chain that has slices; returns false if there is none.
     __device__ __forceinline__ bool start() {
         for (; !chains.done(); chains.next()) {
             const Chain chain = chains.chain();
             if (!chain.matrix || chain.begin == chain.end) continue;
             const Matrix& m = *chain.matrix;
-            // 16 lanes have 16 bytes each of the scales of up to 8 groups, the others of the minimums.
+            // 16 lanes copy 16 bytes each of the scales of up to 8 groups, the others minimums.
             const uint32_t lane = threadIdx.x % WARP, own = lane % 16, all_loads = row_loads(m.cols, m.bits);
             const uint32_t first = chain.begin * (UNIT_STEPS * m.bits / 16);
             codes = m.codes + (static_cast<size_t>(chain.strip) * all_loads + first) * WARP + lane;
@@ -152,8 +154,9 @@ struct Copies {
         return false;
     }
 
-    // Starts the copy of a slice, a group of copies for itself, which is empty behind the last one. Beyond the row's end
-    // codes are zero and the last scale holds: activations are zero there. A row with one scale has it in every unit.
+    // Starts the copy of a slice, as a copy group of its own, which is empty after the last slice. After the
+    // row's end, codes are zero and the last scale is used: activations are zero there. A row with one scale
+    // uses it in every unit.
     __device__ __forceinline__ void next(const Ring& ring, uint32_t slice) {
         if (slices > 0 || start()) {
 #pragma unroll
@@ -173,7 +176,8 @@ struct Copies {
     }
 };
 
-// The sums over a chain; `x` is the lane's part of the activations, `slice` counts the slices that were multiplied.
+// The sums over a chain; `x` is the lane's part of the activations, `slice` the number of slices multiplied
+// so far.
 template <int BITS, int GROUP_STEPS>
 __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, const Ring& ring,
                                        Copies& copies, uint32_t& slice) {
@@ -211,7 +215,7 @@ __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, co
     }
 }
 
-// The table of formats: a row for each that a matrix may have.
+// The table of formats, one row each.
 __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, const Ring& ring,
                                        Copies& copies, uint32_t& slice) {
     if (!chain.matrix || chain.begin == chain.end) return;
@@ -241,7 +245,7 @@ struct FewShared {
 };
 static_assert(sizeof(FewShared) == 4672, "as in few.rs");
 
-// Turns the activations to f16, with each row's scale. WARPS share a row.
+// Converts the activations to f16, with each row's scale. WARPS share a row.
 template <int WARPS>
 __device__ __forceinline__ void stage(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = warp % WARPS;
@@ -279,19 +283,19 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
     auto* x = reinterpret_cast<__half*>(memory + sizeof(FewShared) + ring.all_bytes());
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     const uint32_t units = p.half_cols / UNIT_COLS, strips = FEW_WARPS / p.parts;
-    // Columns beyond the last token take its activations: their results are dropped.
+    // Columns after the last token use its activations; their results are discarded.
     const __half* own_x = x + min(g, p.tokens - 1) * activation_stride(units) + 4 * t;
     const uint32_t matrices = any_gated(p) ? 2 : 1;
 
     Copies copies(p, matrices);
     for (uint32_t slice = 0; slice < ring.slices; ++slice) copies.next(ring, slice);
     wait_for_predecessor();
-    // All warps are at work, however few rows there are.
+    // All warps share the work, even with few rows.
     if (p.tokens == 1)
         stage<8>(shared, x, p, units);
     else
         stage<2>(shared, x, p, units);
-    // A thread's results of a gate's first matrix: they wait for the second's.
+    // A thread's results of a gate's first matrix, kept for the second's.
     constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
     float kept[KEPT];
     uint32_t slice = 0;
@@ -328,7 +332,7 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
 
 }  // namespace ottava
 
-// Two blocks must fit an SM: registers bound them.
+// Two blocks must fit on a multiprocessor; registers limit them.
 extern "C" __global__ void __launch_bounds__(256, 2) matmul_few(const __grid_constant__ ottava::MatmulParams p) {
     ottava::matmul_few(p);
 }

@@ -1,21 +1,22 @@
-// dst = epilogue(x · matrixᵀ) from 5 tokens on, from activations that `activations` has turned to f16.
+// dst = epilogue(x · matrixᵀ) for 5 tokens or more, with activations converted to f16 by `activations`.
 //
-// A tile is 8 strips of 16 rows by TOKENS tokens. Each warp has two strips: neighbours, or of a gated product the
-// same rows of its two matrices. A block's ring of stages in shared memory is filled by cp.async: activations are
-// shared by the warps, and each strip's codes, scales and minimums are read from memory once. Scales and minimums are
-// applied to the operand in f16, so sums stay in the accumulators.
+// A tile is 8 strips of 16 rows by TOKENS tokens. Each warp has two strips: adjacent ones, or in a gated
+// product the same rows of both matrices. A block's ring of stages in shared memory is filled by cp.async:
+// activations are shared by the warps, and each strip's codes, scales and minimums are read from memory once.
+// Scales and minimums are applied to the operand in f16, so sums stay in the accumulators.
 //
 //   for stage of 1 KB of codes per strip     // copied STAGES - 1 ahead
 //     for step of 16 columns
 //       a = scale · (code - zero) + min      // two operands A in registers
 //       for 8 tokens: b from shared memory, two mma
 //
-// A row's parts (see part_begin) are blocks of their own where a tile has up to 64 tokens. Their sums go through memory,
-// and the block that comes last adds them up in the order of the columns. Tiles of 128 tokens are whole: a block adds
-// up its parts itself. Bits are the same, and those of matmul_few.cu.
+// If a tile has up to 64 tokens, the parts of a row (see part_begin) are separate blocks. Their sums go
+// through memory, and the block that arrives last adds them in the order of the columns. Tiles of 128 tokens
+// are not divided: a block adds up the parts itself. The bits are the same in both cases, and in
+// matmul_few.cu.
 //
-// Launch: `ManyShape` in src/backend/cuda/many.rs: a block per tile and part, 128 threads (tiles of 128 tokens: 256).
-// `partial` and `arrived` are needed where parts are blocks.
+// Launch: `ManyShape` in src/backend/cuda/many.rs: one block per tile and part, 128 threads (256 for tiles of
+// 128 tokens). `partial` and `arrived` are needed if parts are blocks.
 
 #include "common/matmul.cuh"
 #include "common/order.cuh"
@@ -24,22 +25,22 @@ namespace ottava {
 
 constexpr int TILE_STRIPS = 8;
 
-// How a tile of so many tokens is worked on.
+// Shape of a tile of TOKENS_ tokens.
 template <int TOKENS_>
 struct ManyTile {
     static constexpr int TOKENS = TOKENS_;
-    // Two warps share a tile's tokens where there are 128.
+    // Two warps share the tokens of a tile of 128.
     static constexpr int TOKEN_WARPS = TOKENS == 128 ? 2 : 1;
     static constexpr int WARPS = TILE_STRIPS / 2 * TOKEN_WARPS, THREADS = WARPS * WARP;
-    // Eights of tokens of a warp.
+    // Groups of eight tokens per warp.
     static constexpr int EIGHTS = TOKENS / 8 / TOKEN_WARPS;
     static constexpr int STAGES = TOKENS == 16 ? 5 : TOKENS == 128 ? 3 : 4;
     static constexpr bool WHOLE = TOKENS == 128;
-    // A lane's sums: of its warp's two strips, of eights of tokens.
+    // A lane's sums, per strip of its warp and group of eight tokens.
     using Sums = float[2][EIGHTS][4];
 };
 
-// Steps of a stage: 1 KB of codes per strip, half of that where many tokens leave less room for it.
+// Steps per stage: 1 KB of codes per strip, half of that if many tokens leave less room.
 template <int TOKENS, int BITS>
 constexpr int STAGE_STEPS = TOKENS >= 64 && BITS == 4 ? 4 : 32 / BITS;
 
@@ -47,7 +48,7 @@ template <int TOKENS, int BITS>
 struct Stage {
     static constexpr int STEPS = STAGE_STEPS<TOKENS, BITS>, COLS = STEPS * STEP_COLS;
     static constexpr int LOADS = STEPS / LOAD_STEPS<BITS>;
-    // A row's distance is an odd multiple of 32 bytes, see matmul_few.cu.
+    // The stride between rows is an odd multiple of 32 bytes, see matmul_few.cu.
     __half activations[TOKENS][COLS + 16];
     struct Strip {
         uint4 codes[LOADS][WARP];
@@ -62,9 +63,9 @@ static_assert(sizeof(Stage<16, 4>) == 16896 && sizeof(Stage<16, 8>) == 12800 && 
 struct Tile {
     const Product* product;
     bool gated;
-    uint32_t strip, token;  // the first
+    uint32_t strip, token;  // first strip and first token
 
-    // Tiles count through the row blocks of all products, then through the tokens.
+    // Tile indices run through the row blocks of all products, then through the tokens.
     __device__ __forceinline__ Tile(const MatmulParams& p, uint32_t index, uint32_t tokens) {
         const uint32_t row_block = index % p.row_blocks;
         product = &product_of(p, row_block);
@@ -73,22 +74,22 @@ struct Tile {
         token = index / p.row_blocks * tokens;
     }
 
-    // The matrix and the strip of it that the tile's `own`-th strip is.
+    // The matrix of the tile's `own`-th strip, and the strip's index in it.
     __device__ __forceinline__ const Matrix& matrix(uint32_t own) const {
         return gated && own % 2 ? product->up : product->matrix;
     }
     __device__ __forceinline__ uint32_t strip_of(uint32_t own) const { return strip + (gated ? own / 2 : own); }
-    // A strip to read: beyond the last one the work is done again, and its result dropped.
+    // The strip to read: after the last one, that one is computed again and its result discarded.
     __device__ __forceinline__ uint32_t read_strip(uint32_t own) const {
         return min(strip_of(own), (product->matrix.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1);
     }
 };
 
-// Copies a strip's codes, stage by stage. Beyond the row's end they are zero.
+// Copies a strip's codes, stage by stage. After the row's end they are zero.
 template <class Stage, int BITS>
 struct CodeCopies {
     const uint4* codes;  // the lane's part of the next stage
-    int loads;           // of the row, from the next stage on
+    int loads;           // left in the row, from the next stage on
 
     CodeCopies() = default;
     __device__ __forceinline__ CodeCopies(const Matrix& m, uint32_t strip, uint32_t stage) {
@@ -106,7 +107,8 @@ struct CodeCopies {
     }
 };
 
-// Copies the scales and minimums of a warp's strips, stage by stage: a lane has 16 bytes of a group of one of them.
+// Copies the scales and minimums of a warp's strips, stage by stage: a lane copies 16 bytes of a group of one
+// strip.
 template <class Stage, int STRIPS>
 struct ScaleCopies {
     static constexpr uint32_t STRIP_LANES = 16;
@@ -126,12 +128,12 @@ struct ScaleCopies {
         active = lane < STRIPS * STRIP_LANES && group() < max(Stage::STEPS >> shift, 1);
     }
 
-    // Of a stage.
+    // The lane's group within a stage.
     static __device__ __forceinline__ uint32_t group() { return threadIdx.x % STRIP_LANES / 2; }
-    // Of a warp's strips.
+    // The lane's strip among the warp's strips.
     static __device__ __forceinline__ uint32_t strip() { return min(threadIdx.x % WARP / STRIP_LANES, STRIPS - 1); }
 
-    // A row with one scale, and what lies beyond a row's end, have its last one.
+    // Rows with one scale, and columns after a row's end, use the last scale.
     __device__ __forceinline__ void next(typename Stage::Strip& to) {
         const uint32_t from = min((step >> shift) + group(), last_group) * 8, at = threadIdx.x % 2 * 4;
         if (active) cp_async_16(&to.scales[group()][at], scales + from, true);
@@ -140,16 +142,16 @@ struct ScaleCopies {
     }
 };
 
-// Copies a tile's activations, stage by stage; those of tokens beyond the last are zero.
+// Copies a tile's activations, stage by stage; zeros for tokens after the last one.
 template <class Shape, class Stage>
 struct ActivationCopies {
-    // Pieces of 16 bytes: a thread has those at its column of every ROWS-th token.
+    // Pieces of 16 bytes: a thread copies those at its column of every ROWS-th token.
     static constexpr int CHUNKS = Stage::COLS / 8, ROWS = Shape::THREADS / CHUNKS;
     static constexpr int COUNT = (Shape::TOKENS + ROWS - 1) / ROWS;
     static_assert(Shape::TOKENS % ROWS == 0 || COUNT == 1, "whole turns, or some threads idle");
     const __half* from;
     size_t distance;
-    int tokens;  // from the thread's first on
+    int tokens;  // left, from the thread's first on
 
     __device__ __forceinline__ ActivationCopies(const MatmulParams& p, uint32_t first_token, uint32_t stage) {
         const uint32_t token = first_token + threadIdx.x / CHUNKS;
@@ -168,7 +170,7 @@ struct ActivationCopies {
     }
 };
 
-// The sums of the parts from `part` to `part_end` of a tile.
+// The sums of the parts `part` to `part_end` of a tile.
 template <class Shape, int BITS>
 __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile,
                                          uint32_t part, uint32_t part_end) {
@@ -197,7 +199,8 @@ __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const Matmu
         for (uint32_t i = 0; i < COPIED; ++i) codes_of[i].next(to.strips[warp * COPIED + i]);
         scales.next(to.strips[scaled]);
     };
-    // Weights are no kernel's result: the first are on their way before activations are there.
+    // Weights do not depend on earlier kernels, so the first ones are loaded before activations are
+    // available.
 #pragma unroll
     for (uint32_t i = 0; i < STAGES - 1; ++i)
         if (begin + i < end) copy_weights(slots[i]);
@@ -217,12 +220,12 @@ __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const Matmu
         shifts[i] = __ffs(m.group_steps) - 1;
         has_mins[i] = m.mins != nullptr;
     }
-    typename Shape::Sums before = {};  // of the parts before the one at hand, in whole tiles
+    typename Shape::Sums before = {};  // sums of the previous parts, in whole tiles
     uint32_t part_stages = first_stage(part + 1);
     for (uint32_t stage = begin, slot = 0; stage < end; ++stage, slot = slot + 1 < STAGES ? slot + 1 : 0) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
-        // The slot before this one is free.
+        // The previous slot is free.
         if (stage + STAGES - 1 < end) {
             Stage& freed = slots[slot > 0 ? slot - 1 : STAGES - 1];
             copy_weights(freed);
@@ -270,8 +273,8 @@ __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const Matmu
     }
 }
 
-// Hands in the sums of a part of tile `index`, and tells whether they were the tile's last. Then `sums` are those of
-// all parts, added in their order.
+// Stores the sums of a part of tile `index`; returns whether it was the tile's last part. In that case `sums`
+// are those of all parts, added in order.
 template <class Shape>
 __device__ __forceinline__ bool join(typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile, uint32_t index,
                                      uint32_t part) {
@@ -297,7 +300,8 @@ __device__ __forceinline__ bool join(typename Shape::Sums& sums, const MatmulPar
     for (int i = 0; i < SLOTS * 4; ++i) sums[i / 4 % 2][i / 8][i % 4] = 0.0f;
     for (uint32_t other = 0; other < p.parts; ++other) {
         const float4* const slots = slots_of(other);
-        // All loads of a part are under way together: without a branch among them, and before the first sum.
+        // All loads of a part are in flight together: there is no branch among them, and they precede the
+        // first sum.
         float4 values[SLOTS];
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i)
@@ -314,7 +318,7 @@ __device__ __forceinline__ bool join(typename Shape::Sums& sums, const MatmulPar
     return true;
 }
 
-// Writes a warp's part of a tile, eight tokens at a time: all reads of eight before its writes.
+// Writes a warp's part of a tile, eight tokens at a time; all reads of a group of eight precede its writes.
 template <class Shape, Epilogue EPILOGUE>
 __device__ __forceinline__ void store(const typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile) {
     // A gate's second strip is the other matrix of the first.
@@ -351,7 +355,7 @@ __device__ __forceinline__ void store(const typename Shape::Sums& sums, const Ma
                 at[static_cast<size_t>(right) * rows + below] = value;
             stored[i / 4][i % 4] = row + below < rows ? value : -INFINITY;
         }
-        // Only the head asks for them, which stores.
+        // Maxima are stored for the head only, and its epilogue is Store.
         if constexpr (EPILOGUE == Epilogue::Store) {
             if (!product.largest) continue;
 #pragma unroll
@@ -387,7 +391,7 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
 
 }  // namespace ottava
 
-// How many blocks must fit an SM: registers bound them.
+// Number of blocks that must fit on a multiprocessor; registers limit them.
 #define OTTAVA_MATMUL_MANY(TOKENS, BLOCKS)                                                    \
     extern "C" __global__ void __launch_bounds__(ottava::ManyTile<TOKENS>::THREADS, BLOCKS)   \
         matmul_many_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {                \

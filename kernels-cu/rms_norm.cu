@@ -1,6 +1,6 @@
 // dst (+)= src / sqrt(mean(src²) + eps) · weight, over each row of [rows, cols].
 //
-// Launch: a block a row, 256 threads. `dst` may be `src`.
+// Launch: one block of 256 threads per row. `dst` may be `src`.
 
 #include "common/reduce.cuh"
 

@@ -8,7 +8,7 @@ namespace ottava {
 struct RopeAnglesParams {
     Step step;
     float* dst;              // [tokens, 2 · half]: cosines, then sines
-    const double* inv_freq;  // [half], radians a position
+    const double* inv_freq;  // [half], radians per position
     float magnitude;
     uint32_t half;
 };
@@ -29,15 +29,15 @@ static_assert(sizeof(RopeParams) == 40, "the host's struct has no other padding"
 
 }  // namespace ottava
 
-// Angles are reduced in f64, so they are exact at any position. Launch: a block a token.
+// Angles are reduced in f64, so they are exact at any position. Launch: one block per token.
 extern "C" __global__ void __launch_bounds__(128) rope_angles(const __grid_constant__ ottava::RopeAnglesParams p) {
     ottava::wait_for_predecessor();
     if (blockIdx.x >= p.step.counts[0]) return;
     const double position = p.step.positions[blockIdx.x];
     float* row = p.dst + static_cast<size_t>(blockIdx.x) * 2 * p.half;
     for (uint32_t i = threadIdx.x; i < p.half; i += blockDim.x) {
-        // What is left of whole turns, which is exact with a turn in two parts (Cody and Waite 1980);
-        // of so small an angle f32's functions are exact to the last bits.
+        // The remainder after whole turns, exact because the turn is subtracted in two parts (Cody and Waite
+        // 1980). For such a small angle, f32 functions are exact to the last bits.
         const double angle = position * p.inv_freq[i], turns = rint(angle * 0.15915494309189535);
         const double rest = fma(-turns, 2.4492935982947064e-16, fma(-turns, 6.283185307179586, angle));
         float sine, cosine;

@@ -37,12 +37,12 @@ struct RowsParams {
 };
 static_assert(sizeof(RowsParams) == 24, "the host's struct has no other padding");
 
-// The f16 that holds a packed weight's code without its zero point: see common/matrix.cuh for where
-// it lies.
+// A packed weight's code, converted through f16, minus its zero point; common/matrix.cuh describes its
+// position.
 __device__ __forceinline__ float code_at(const Matrix& m, uint32_t row, uint32_t col) {
     const uint32_t step = col / STEP_COLS, t = col % STEP_COLS / 4, pair = col % 4 / 2, second = col % 2;
     const uint32_t lane = row % 8 * 4 + t, lower = row % STRIP_ROWS / 8;
-    // Which of the lane's eight weights of the step: registers (0, 1) are the first pair of columns.
+    // Index among the lane's eight weights of the step: registers 0 and 1 hold the first pair of columns.
     const uint32_t reg = 2 * pair + lower;
     const uint32_t load_steps = 16 / m.bits, load_cols = load_steps * STEP_COLS;
     const uint32_t loads = (m.cols + load_cols - 1) / load_cols;
@@ -67,7 +67,7 @@ __device__ __forceinline__ float weight_at(const Matrix& m, uint32_t row, uint32
 
 }  // namespace ottava
 
-// dst[t] = table[token t] · scale. Launch: a block a token, 256 threads.
+// dst[t] = table[token t] · scale. Launch: one block of 256 threads per token.
 extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ ottava::EmbedParams p) {
     ottava::wait_for_predecessor();
     if (blockIdx.x >= p.step.counts[0]) return;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
         dst[col] = ottava::weight_at(p.table, row, col) * p.scale;
 }
 
-// dst[i] = src[outputs[i]]. Launch: a block an output, 256 threads.
+// dst[i] = src[outputs[i]]. Launch: one block of 256 threads per output.
 extern "C" __global__ void __launch_bounds__(256) gather_outputs(const __grid_constant__ ottava::GatherParams p) {
     ottava::wait_for_predecessor();
     if (blockIdx.x >= p.step.counts[2]) return;
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) gather_outputs(const __grid_co
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) dst[col] = src[col];
 }
 
-// dst = softmax(src) over each row; dst may be src. Launch: a block a row, 256 threads.
+// dst = softmax(src) over each row; dst may be src. Launch: one block of 256 threads per row.
 extern "C" __global__ void __launch_bounds__(256) softmax(const __grid_constant__ ottava::RowsParams p) {
     using namespace ottava;
     __shared__ float scratch[WARP];
@@ -101,8 +101,8 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const __grid_constant_
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) dst[col] = expf(src[col] - largest) * inverse;
 }
 
-// dst[c][r] = src[r][c], through tiles of 32 x 32 so that both sides are read and written in rows.
-// Launch: grid [cols / 32, rows / 32] rounded up, block [32, 8].
+// dst[c][r] = src[r][c], through tiles of 32 x 32 so that both sides are accessed by rows. Launch: grid [cols
+// / 32, rows / 32] rounded up, block [32, 8].
 extern "C" __global__ void __launch_bounds__(256) transpose(const __grid_constant__ ottava::RowsParams p) {
     __shared__ float tile[32][33];
     ottava::wait_for_predecessor();

@@ -1,23 +1,25 @@
 // The token of each row of logits: adjustments, temperature, top-k, top-p, min-p and a draw, exactly as
-// `backend::RowSampling` says, without sorting.
+// specified by `ir::RowSampling`, without sorting.
 //
-// The weight of a logit x is exp((x - largest) / temperature) in whole parts of 2^-27, so sums of weights are the
-// same in any order. Its distance is (largest - x) / temperature in steps of 1/64. Beyond DISTANCE_MAX the weight
-// is zero: such an element cannot be drawn and adds nothing to a sum.
+// The weight of a logit x is exp((x - largest) / temperature), rounded to multiples of 2^-27, so sums of
+// weights are the same in any order. Its distance is (largest - x) / temperature in steps of 1/64. Beyond
+// DISTANCE_MAX the weight is zero: such an element cannot be drawn and adds nothing to a sum.
 //
-// The first pass over a row finds the largest logit of every tile of 128 columns, unless the head has noted those
-// of its strips (order.cuh). Later passes skip the tiles whose largest logit is too far from the largest of all.
-// As soon as the candidates fit a list in shared memory, the rest happens there. So a row is read
+// The first pass over a row finds the largest logit of every tile of 128 columns, unless the head has stored
+// the maxima of its strips (order.cuh). Later passes skip the tiles whose largest logit is too far from the
+// row's largest. As soon as the candidates fit a list in shared memory, all later steps use that list. A row
+// is read
 //   greedy          once, and one tile again for the column;
 //   top-k           once, and the tiles near the largest: if k tiles have their largest logit within some
 //                   distance, the first k elements are within it;
-//   top-p           twice, since it needs the sum of all weights, and the tiles within the distance of the cut;
-//   temperature     twice, and one tile for the token; min-p skips the tiles of what is not likely enough.
-// Where the candidates do not fit the list, each further step reads the tiles that matter once more.
+//   top-p           twice, for the sum of all weights, and the tiles within the distance of the cut;
+//   temperature     twice, and one tile for the token; min-p skips the tiles of too unlikely elements.
+// If the candidates do not fit the list, each further step reads the relevant tiles once more.
 //
 // A draw walks the kept weights in the order of columns: by their sums in tiles, then within a tile.
-// Launch: a block a row, or [rows, parts] blocks where the head has noted its strips: those of a row then share the
-// pass over all weights, and the last to end it goes on alone. 512 threads, no dynamic shared memory.
+// Launch: one block per row, or [rows, parts] blocks if the head has stored maxima of strips: the blocks of a
+// row then share the pass over all weights, and the last one to end it continues alone. 512 threads, no
+// dynamic shared memory.
 
 #include "common/cut.cuh"
 #include "common/kv.cuh"
@@ -25,19 +27,19 @@
 
 namespace ottava {
 
-// backend::RowSampling. Mirrored by `backend::cuda::params::RowSampling`.
+// Mirrors `ir::RowSampling`. Mirrored by `backend::cuda::params::RowSampling`.
 struct RowSampling {
     float temperature;
     uint32_t top_k;
     float top_p;
     float min_p;
     uint64_t draw;
-    uint32_t adjustments;  // the first, in `Adjustment`s from the start of the step's tables
+    uint32_t adjustments;  // index of the first, in `Adjustment`s from the start of the step's tables
     uint32_t adjustment_count;
 };
 static_assert(sizeof(RowSampling) == 32, "the host's struct has no other padding");
 
-// backend::LogitAdjustment, as it is.
+// Mirrors `ir::LogitAdjustment`.
 struct Adjustment {
     uint32_t token;
     float bias, repetition, penalty;
@@ -52,13 +54,13 @@ struct SampleParams {
     const uint32_t* counts;
     Sampled sampled;
     uint32_t cols;
-    uint32_t noted_strips;    // of a row of `largest`: eight for each tile that a turn may have
-    const uint32_t* largest;  // [rows, noted_strips]: what the head has noted (order.cuh), or null
-    SharedBins* bins;         // [rows], where several blocks have a row
+    uint32_t noted_strips;    // strips per row of `largest`: eight per tile, for all tiles of the turns
+    const uint32_t* largest;  // [rows, noted_strips]: maxima stored by the head (order.cuh), or null
+    SharedBins* bins;         // [rows], if several blocks share a row
 };
 static_assert(sizeof(SampleParams) == 80, "the host's struct has no other padding");
 
-// What of an element a draw may take.
+// The constraints of a draw.
 struct Draw {
     Cut cut;
     float min_p;
@@ -72,7 +74,7 @@ struct Draw {
     }
 };
 
-// The column at which the sum of the kept weights passes the draw: one lane of the block calls `found`.
+// The column at which the sum of the kept weights passes the draw; one lane of the block calls `found`.
 template <typename Found>
 __device__ __forceinline__ void draw_column(Candidates& from, const Draw& draw, SharedBins* bins, uint64_t fraction, Found found) {
     const Row& row = from.row;
@@ -105,7 +107,7 @@ __device__ __forceinline__ void draw_column(Candidates& from, const Draw& draw, 
     if (x - w.x < goal && goal <= end) found(goal <= x ? col : goal <= y ? col + 1 : goal <= z ? col + 2 : col + 3);
 }
 
-// The largest of the warps' best: an order, and the complement of a tile.
+// The largest of the warps' best values: an order, and the complement of a tile.
 __device__ __forceinline__ uint64_t best_of_warps(uint64_t best, SampleShared& shared) {
     if (threadIdx.x % WARP == 0) shared.warp_value[threadIdx.x / WARP] = best;
     __syncthreads();
@@ -118,10 +120,10 @@ __device__ __forceinline__ uint64_t best_at(uint32_t order, uint32_t turn) {
     return static_cast<uint64_t>(order) << 32 | ~(turn * SAMPLE_WARPS + threadIdx.x / WARP);
 }
 
-// Notes each tile's largest logit, and gives the largest of all and the first tile that has it: order
-// before complement, as one number.
+// Stores each tile's largest logit. Returns the largest of all and the first tile that has it, as one number:
+// order, then complement of the tile.
 __device__ __forceinline__ uint64_t best_of(const Logits& logits, SampleShared& shared) {
-    // The table is for draws, whose rows fit it.
+    // The table is for draws; their rows fit it.
     const bool notes = threadIdx.x % WARP == 0 && logits.turns() <= TURNS_MAX;
     uint32_t* const nearest = shared.own_nearest();
     uint32_t best = 0, best_turn = 0;
@@ -134,7 +136,7 @@ __device__ __forceinline__ uint64_t best_of(const Logits& logits, SampleShared& 
     return best_of_warps(best_at(best, best_turn), shared);
 }
 
-// The same from what the head has noted of the strips; the tiles of adjusted logits are looked at again.
+// best_of from the strips' maxima that the head has stored; tiles with adjusted logits are read again.
 __device__ __forceinline__ uint64_t best_of_strips(const Logits& logits, SampleShared& shared, const uint32_t* strips,
                                                    const Adjustment* adjustments, uint32_t count) {
     constexpr uint32_t TILE_STRIPS = 8;
@@ -144,7 +146,7 @@ __device__ __forceinline__ uint64_t best_of_strips(const Logits& logits, SampleS
         const auto* own = reinterpret_cast<const uint4*>(strips + TILE_STRIPS * (turn * SAMPLE_WARPS + warp));
         const uint4 a = own[0], b = own[1];
         const uint32_t largest = max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w)));
-        // Strips behind the last are zero.
+        // Strips after the last one are zero.
         nearest[turn] = max(largest, order_of(-INFINITY));
     }
     __syncwarp();
@@ -173,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     __shared__ SampleShared shared;
     wait_for_predecessor();
     float* const src = p.src + static_cast<size_t>(blockIdx.x) * p.cols;
-    // Rows beyond the step's outputs are greedy, and nobody is fed with them.
+    // Rows after the step's outputs are greedy, and not an input of the next step.
     const bool output = blockIdx.x < p.counts[2];
     const RowSampling own = output ? p.sampling[blockIdx.x] : RowSampling{};
     const auto put = [&](uint32_t token) {
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
         if (output) p.sampled.ids[parity_of(p.counts) * p.sampled.outputs_max + blockIdx.x] = token;
     };
     const bool draws = own.temperature > 0.0f && own.top_k != 1;
-    // Blocks share a row whose largest logit is known, and of which all weights are needed.
+    // Blocks share a row if its largest logit is known, and all its weights are needed.
     const bool needs_all = own.top_k == 0 && (own.top_p < 1.0f || own.min_p == 0.0f);
     const bool shares = draws && needs_all && own.adjustment_count == 0 && p.largest;
     if (!shares && blockIdx.y > 0) return;
@@ -198,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     __syncthreads();
     const Logits logits = Logits::of(src, p.cols);
     const uint32_t* strips = p.largest + static_cast<size_t>(blockIdx.x) * p.noted_strips;
-    // Each adjusted logit costs a load that is waited for.
+    // Each adjusted logit costs the latency of a load.
     const uint64_t best = p.largest && own.adjustment_count <= 64
         ? best_of_strips(logits, shared, strips, p.tables + own.adjustments, own.adjustment_count)
         : best_of(logits, shared);
@@ -236,10 +238,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
             return max(static_cast<uint64_t>(goal), static_cast<uint64_t>(1));
         });
     }
-    // Another block goes on.
+    // Another block continues.
     if (from.parts > 1 && own.top_p < 1.0f) return;
     if (own.min_p > 0.0f) {
-        // A margin of one for rounding, and one for the part of a step.
+        // A margin of one for rounding, and one for the fraction of a step.
         const uint32_t likely = __float2uint_ru(-64.0f * logf(own.min_p)) + 2;
         from.reach = min(from.reach, likely);
     }

@@ -1,20 +1,20 @@
-// dst = epilogue(x · matrixᵀ) for many tokens on cards of compute capability 9.0: as matmul_many.cu,
-// by wgmma, with everything brought by bulk copies.
+// dst = epilogue(x · matrixᵀ) for many tokens on cards of compute capability 9.0: matmul_many.cu with wgmma
+// and bulk copies.
 //
-// A block computes tiles of 8 · STRIPS strips of 16 rows by TOKENS tokens, one after the other. Warps 0
-// to 7, two warpgroups, multiply: each warp has STRIPS strips, whose weights it turns to scaled f16 in
-// registers, the operand A, while the tensor cores work on the step before. A gated product's two
-// strips are the same rows of its two matrices. Warps 8 to 11 have given registers to the others; they
-// keep a ring of shared memory filled, across tiles: of each unit of columns the activations, codes,
-// scales and minimums. Scales are in the operand, so sums stay where wgmma has them from the first
-// column to the last, in an order that is the same for all tiles.
+// A block computes tiles of 8 · STRIPS strips of 16 rows by TOKENS tokens, one after another. Warps 0 to 7,
+// two warpgroups, multiply. Each of them has STRIPS strips, whose weights it converts to scaled f16 in
+// registers, the operand A, while the tensor cores process the previous step. A gated product's two strips
+// are the same rows of its two matrices. Warps 8 to 11 have given registers to the others. They keep a ring
+// in shared memory filled, across tiles, with the activations, codes, scales and minimums of each unit of
+// columns. Scales are in the operand, so sums stay in wgmma's accumulators from the first column to the last,
+// in an order that is the same for all tiles.
 //
-// Activations are slabs of 64 columns: [half_cols / 64][tokens in whole blocks][64], 128 bytes a token,
-// with pieces of 16 bytes exchanged by the token (`activations` writes them). So a block's part of a
-// slab is one copy, and lies in shared memory as wgmma's swizzle of 128 bytes has it.
+// Activations are slabs of 64 columns: [half_cols / 64][tokens in whole blocks][64], 128 bytes per token,
+// with pieces of 16 bytes swizzled by the token (`activations` writes them). So a block's part of a slab is
+// one copy, and has wgmma's 128-byte swizzle in shared memory.
 //
-// Launch: a block a multiprocessor, 384 threads, dynamic shared memory `sizeof(Shared)`
-// and 1024 bytes to align it.
+// Launch: one block per multiprocessor, 384 threads, dynamic shared memory of `sizeof(Shared)` plus 1024
+// bytes for alignment.
 
 #include "common/matmul.cuh"
 
@@ -27,7 +27,7 @@ constexpr uint32_t MULTIPLIERS = 8, FILLERS = 4;
 constexpr int SLAB_STEPS = SLAB_COLS / STEP_COLS;
 constexpr uint32_t SCALES = STRIP_ROWS / 2;
 
-// What a slot of the ring holds: two slabs and 2 KB of codes a strip, so one slab of f16 weights.
+// A slot of the ring: two slabs and 2 KB of codes per strip, which is one slab for f16 weights.
 template <int STRIPS, int TOKENS>
 struct Slot {
     __half activations[2][TOKENS * SLAB_COLS];
@@ -42,17 +42,17 @@ template <int STRIPS_, int TOKENS_>
 struct Shared {
     static constexpr int STRIPS = STRIPS_, TOKENS = TOKENS_;
     static constexpr uint32_t BLOCK_STRIPS = MULTIPLIERS * STRIPS;
-    // Sums of a lane for a strip.
+    // Sums of a lane per strip.
     static constexpr int SUMS = TOKENS / 2;
     using Slot = ottava::Slot<STRIPS, TOKENS>;
     static_assert(sizeof(Slot) % 1024 == 0, "swizzled slabs are aligned");
-    // As many as there is room for.
+    // All slots that fit in shared memory.
     static constexpr uint32_t SLOTS = 226 * 1024 / sizeof(Slot);
 
     Slot slots[SLOTS];
-    uint64_t full[SLOTS];   // by the lanes that copy, and their bytes
-    uint64_t empty[SLOTS];  // by the warps that multiply
-    __half2 none[SCALES];   // the minimums of matrices without any
+    uint64_t full[SLOTS];   // arrivals of the copying lanes, and their bytes
+    uint64_t empty[SLOTS];  // arrivals of the multiplying warps
+    __half2 none[SCALES];   // zeros, for matrices without minimums
 };
 static_assert(sizeof(Shared<1, 64>) == 221312 && sizeof(Shared<1, 128>) == 213088 &&
                   sizeof(Shared<2, 64>) == 229472 && sizeof(Shared<2, 128>) == 221264,
@@ -77,9 +77,9 @@ __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
 struct Sm90Tile {
     const Product* product;
     bool gated;
-    uint32_t strip, token;  // the first
+    uint32_t strip, token;  // first strip and first token
 
-    // Tiles of a row block follow each other: its weights are read from memory once.
+    // Tiles of a row block are consecutive, so its weights are read from memory once.
     template <class Shared>
     static __device__ __forceinline__ Sm90Tile at(const MatmulParams& p, uint32_t index) {
         const uint32_t token_blocks = (p.tokens + Shared::TOKENS - 1) / Shared::TOKENS;
@@ -93,7 +93,7 @@ struct Sm90Tile {
     __device__ __forceinline__ uint32_t slabs() const {
         return (product->matrix.cols + SLAB_COLS - 1) / SLAB_COLS;
     }
-    // The matrix and the strip of it that a slot's strip is of.
+    // The matrix of a slot's strip, and the strip's index in it.
     __device__ __forceinline__ const Matrix& matrix(uint32_t own) const {
         return gated && own % 2 ? product->up : product->matrix;
     }
@@ -105,11 +105,11 @@ template <class Slot>
 __device__ __forceinline__ void copy_strip(Slot& slot, uint64_t* full, const Sm90Tile& tile, uint32_t own,
                                            uint32_t slab) {
     const Matrix& m = tile.matrix(own);
-    // Beyond the last strip the work is done again, and its result dropped.
+    // After the last strip, that one is computed again and its result discarded.
     const size_t strip = min(tile.strip_of(own), (m.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1);
     const uint32_t loads = row_loads(m.cols, m.bits), first = slab * SLAB_STEPS * m.bits / 16;
     const uint32_t bytes = min(unit_slabs(m.bits) * SLAB_STEPS * m.bits / 16, loads - first) * LOAD_BYTES;
-    // Of rows that have one scale each, every unit has it.
+    // Rows with one scale use it in every unit.
     const uint32_t shift = __ffs(m.group_steps) - 1, group = m.groups == 1 ? 0 : slab * SLAB_STEPS >> shift;
     const uint32_t scale_bytes = min(UNIT_STEPS >> shift, m.groups - group) * SCALES * sizeof(__half2);
     const size_t scale = (strip * m.groups + group) * SCALES;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void copy_strip(Slot& slot, uint64_t* full, const Sm9
     if (m.mins) bulk_copy(slot.mins[own], m.mins + scale, scale_bytes, full);
 }
 
-// Starts the copy of a block's part of a slab, if it is one of the matrix.
+// Starts the copy of a block's part of a slab, if the slab exists.
 template <int HALVES>
 __device__ __forceinline__ void copy_slab(__half (&to)[HALVES], uint64_t* full, const MatmulParams& p,
                                           const Sm90Tile& tile, uint32_t slab) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void copy_slab(__half (&to)[HALVES], uint64_t* full, 
     bulk_copy(to, p.halves + (slab * slab_tokens(p.tokens) + tile.token) * SLAB_COLS, sizeof(to), full);
 }
 
-// Fills the ring, by four warps, one of each scheduler: a copy takes its lane's time alone. A lane has a
+// Fills the ring, with four warps, one per scheduler: a copy occupies only its own lane. Each lane copies a
 // strip, or one of the two slabs.
 template <class Shared>
 __device__ __forceinline__ void fill(const MatmulParams& p, Shared& shared, uint32_t tiles) {
@@ -146,7 +146,8 @@ __device__ __forceinline__ void fill(const MatmulParams& p, Shared& shared, uint
             uint64_t* full = &shared.full[turn.slot];
             wait(&shared.empty[turn.slot], turn.parity ^ 1);
             if (lane < Shared::BLOCK_STRIPS / FILLERS) copy_strip(slot, full, tile, lane * FILLERS + warp, slab);
-            // Weights are nobody's result: the first are on their way before activations are there.
+            // Weights do not depend on earlier kernels, so the first ones are loaded before activations are
+            // available.
             if (!waited) wait_for_predecessor();
             waited = true;
             if (lane == Shared::BLOCK_STRIPS / FILLERS && warp < 2)
@@ -156,8 +157,8 @@ __device__ __forceinline__ void fill(const MatmulParams& p, Shared& shared, uint
     }
 }
 
-// A slab in shared memory as the operand B of its first step: rows of 128 bytes, 1024 to the next 8,
-// swizzled by 128 bytes. A step further is 32 bytes.
+// Descriptor of a slab in shared memory as operand B of its first step: rows of 128 bytes, 1024 bytes between
+// groups of 8, 128-byte swizzle. Each further step adds 32 bytes.
 __device__ __forceinline__ uint64_t operand_b(const __half* slab) {
     return uint64_t(1) << 62 | uint64_t(1024 / 16) << 32 | 1 << 16 | (shared_address(slab) / 16 & 0x3fff);
 }
@@ -167,7 +168,7 @@ constexpr uint64_t NEXT_STEP = 32 / 16;
 template <int BITS>
 struct OwnStrip {
     uint32_t own;
-    // Once a tile: else the compiler asks the parameters again for every slab.
+    // Read once per tile; otherwise the compiler reloads the parameters for every slab.
     enum { ZERO, SHIFT, GROUP_LAST, LOAD_LAST, HAS_MINS, COUNT };
     uint32_t of_matrix[COUNT];
 
@@ -179,8 +180,8 @@ struct OwnStrip {
         keep_order(of_matrix);
     }
 
-    // The codes of slab `slab`, the `which`-th of the slot. Beyond the row's end some of its last ones
-    // stand in: activations are zero there.
+    // The codes of slab `slab`, the `which`-th of the slot. After the row's end the last ones are repeated:
+    // activations are zero there.
     template <class Slot>
     __device__ __forceinline__ Codes<BITS, SLAB_STEPS> codes(const Slot& slot, uint32_t slab,
                                                              uint32_t which) const {
@@ -193,12 +194,13 @@ struct OwnStrip {
         return codes;
     }
 
-    // The operand A of a step of the slot whose first is `first`; beyond the row's end it has its last scale.
+    // The operand A of step `step` in a slot that begins with step `first`; after the row's end the last
+    // scale is used.
     template <class Slot>
     __device__ __forceinline__ void operand(uint32_t (&a)[4], const Slot& slot, const __half2* none,
                                             const Codes<BITS, SLAB_STEPS>& codes, uint32_t step,
                                             uint32_t first) const {
-        // Where a row has one scale, the first term is zero, whatever the second.
+        // If a row has one scale, the first term is zero, whatever the second is.
         const uint32_t group = min(step >> of_matrix[SHIFT], of_matrix[GROUP_LAST] - (first >> of_matrix[SHIFT]));
         const uint32_t g = threadIdx.x % WARP / 4;
         const __half2* mins = of_matrix[HAS_MINS] ? slot.mins[own][group] : none;
@@ -206,13 +208,13 @@ struct OwnStrip {
     }
 };
 
-// Gives a slot back for the warp, where `done` is true.
+// Releases a slot for the warp, if `done` is true.
 __device__ __forceinline__ void release(bool done, uint64_t* empty) {
     __syncwarp();
     mbarrier_arrive_if(done && threadIdx.x % WARP == 0, empty);
 }
 
-// A tile's sums of a warp, from the ring.
+// Computes a warp's sums of a tile from the ring.
 template <int BITS, class Shared>
 __device__ __forceinline__ void multiply(float (&sums)[Shared::STRIPS][Shared::SUMS], const Sm90Tile& tile,
                                          Shared& shared, Turn<Shared::SLOTS>& turn) {
@@ -230,7 +232,7 @@ __device__ __forceinline__ void multiply(float (&sums)[Shared::STRIPS][Shared::S
             const uint64_t b = operand_b(slot.activations[slab - first]);
 #pragma unroll
             for (uint32_t step = 0; step < SLAB_STEPS; ++step) {
-                // The tensor cores have the step before, and no longer what these registers held.
+                // The tensor cores have the previous step, and no longer use these registers.
 #pragma unroll
                 for (int i = 0; i < STRIPS; ++i) {
                     strips[i].operand(a[step % 2][i], slot, shared.none, codes[i],
@@ -257,8 +259,8 @@ __device__ __forceinline__ void multiply(float (&sums)[Shared::STRIPS][Shared::S
     release(true, &shared.empty[before]);
 }
 
-// Writes a warp's part of a tile. Registers cannot be counted through, so what is left of the sums moves
-// up after each batch: unrolled, this would be longer than any cache of instructions.
+// Writes a warp's part of a tile. Registers cannot be indexed at run time, so the remaining sums are shifted
+// to the front after each batch. Unrolled, this loop would exceed every instruction cache.
 template <Epilogue EPILOGUE, int STRIPS, int SUMS>
 __device__ __forceinline__ void store(const MatmulParams& p, const Sm90Tile& tile, float (&sums)[STRIPS][SUMS]) {
     // A gate's second strip is the other matrix of the first.
@@ -274,7 +276,7 @@ __device__ __forceinline__ void store(const MatmulParams& p, const Sm90Tile& til
     for (uint32_t first = tile.token + 2 * t; first < tile.token + 2 * SUMS; first += 2 * BATCH) {
         float* const at = product.dst + static_cast<size_t>(first) * rows + row;
         float before[STORED][BATCH], inverse[BATCH];
-        // All reads of a batch first: none waits for a write.
+        // All reads of a batch come first, so that none waits for a write.
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const uint32_t token = i / 4 * 8 + i % 2, down = i / 2 % 2 * 8;
@@ -327,7 +329,7 @@ __device__ __forceinline__ void multiply_all(const MatmulParams& p, Shared& shar
             case Epilogue::Add: store<Epilogue::Add>(p, tile, sums); break;
             case Epilogue::Multiply: store<Epilogue::Multiply>(p, tile, sums); break;
             case Epilogue::Gated:
-                // The host gives gates two strips a warp.
+                // The host launches gates with two strips per warp.
                 if constexpr (Shared::STRIPS == 2) store<Epilogue::Gated>(p, tile, sums);
                 break;
         }
@@ -336,7 +338,7 @@ __device__ __forceinline__ void multiply_all(const MatmulParams& p, Shared& shar
 
 template <class Shared>
 __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
-    // Aligned by hand: the compiler would align all shared memory of every kernel.
+    // Aligned by hand; an attribute would align the shared memory of every kernel.
     extern __shared__ __align__(16) unsigned char sm90_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(sm90_shared + (-shared_address(sm90_shared) & 1023));
     const uint32_t tiles = p.row_blocks * ((p.tokens + Shared::TOKENS - 1) / Shared::TOKENS);
@@ -349,7 +351,7 @@ __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
     }
     if (threadIdx.x < SCALES) shared.none[threadIdx.x] = __float2half2_rn(0.0f);
     __syncthreads();
-    // Of the 168 registers that a thread has at first, a third of them give what the others need.
+    // A thread starts with 168 registers. A third of the threads release the ones that the others need.
     if (threadIdx.x / WARP >= MULTIPLIERS) {
         setmaxnreg_dec<40>();
         fill(p, shared, tiles);
@@ -366,7 +368,7 @@ __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
         sm90_matmul_many_##ROWS##_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {  \
         ottava::sm90_matmul_many<ottava::Shared<ROWS / 128, TOKENS>>(p);                      \
     }
-// Rows and tokens of a tile.
+// Rows and tokens per tile.
 OTTAVA_SM90_MATMUL_MANY(128, 64)
 OTTAVA_SM90_MATMUL_MANY(128, 128)
 OTTAVA_SM90_MATMUL_MANY(256, 64)

@@ -1,5 +1,5 @@
-// How the heads of an attention are prepared: norm and rotation of queries and keys, and the rounding
-// of keys and values to their pages.
+// Preparation of an attention's heads: norm and rotation of queries and keys, and rounding of keys and values
+// to their pages.
 #pragma once
 
 #include "kv.cuh"
@@ -10,21 +10,21 @@ namespace ottava {
 // Mirrored by `backend::cuda::params::Inputs`.
 struct AttentionInputs {
     float* q;             // [tokens, query_heads · head_dim]
-    const float* k;       // [tokens, kv_heads · head_dim]; null where keys and values are in their pages
+    const float* k;       // [tokens, kv_heads · head_dim]; null if keys and values are in their pages
     const float* v;       // [tokens, kv_heads · head_dim]
     const float* q_norm;  // [head_dim], or null
     const float* k_norm;  // [head_dim], or null
     const float* angles;  // [tokens, angle_cols]: cosines, then sines; or null
     float q_eps, k_eps;
     uint32_t query_heads;
-    uint32_t angle_cols;   // elements of a head that are turned
+    uint32_t angle_cols;   // elements of a head that are rotated
     uint32_t interleaved;  // 1: pairs (2i, 2i + 1); 0: (i, i + angle_cols / 2)
     uint32_t unused;
 };
 static_assert(sizeof(AttentionInputs) == 72, "the host's struct has no other padding");
 
-// Copies a head to shared memory, normalises and rotates it there, by one warp. Every rounding is
-// written out: a head has the same bits in whichever kernel this is.
+// Copies a head to shared memory and normalises and rotates it there, by one warp. Every rounding is
+// explicit, so that a head has the same bits in all kernels.
 __device__ __forceinline__ void prepare_head(float* head, const float* src, const AttentionInputs& p,
                                              const float* norm, float eps, bool turned, uint32_t token,
                                              uint32_t dim) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_head(const float* head, const KvLayer& kv,
         const uint32_t i = group * KV_SCALE_GROUP + lane;
         const float x = i < dim ? head[i] : 0.0f;
         const float largest = warp_max(fabsf(x));
-        // A value that is not finite makes the scale NaN, and with it all that is read back.
+        // A value that is not finite makes the scale NaN, so that everything read back is NaN, too.
         const bool finite = __all_sync(ALL_LANES, isfinite(x));
         const __half scale = __float2half_rn(finite ? fminf(largest / 127.0f, 65504.0f) : NAN);
         const float divisor = __half2float(scale);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void store_head(const float* head, const KvLayer& kv,
     }
 }
 
-// One of a token's heads, query heads first, then keys, then values: prepared, and keys and values
-// written to their page. By one warp; `head` is `head_dim` floats of shared memory.
+// Prepares one of a token's heads (query heads first, then keys, then values), and writes keys and values to
+// their page. By one warp; `head` is `head_dim` floats of shared memory.
 __device__ __forceinline__ void append_head(float* head, const AttentionInputs& p, const KvLayer& kv,
                                             const PageRef& page, uint32_t token, uint32_t position, uint32_t index) {
     const uint32_t dim = kv.head_dim;

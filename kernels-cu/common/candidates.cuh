@@ -1,5 +1,5 @@
-// The elements of a row of logits that can still be sampled, and sums of their weights by bins: what the searches
-// for cuts (cut.cuh) and the draw (sample.cu) share.
+// The elements of a row of logits that can still be sampled, and sums of their weights by bins. Shared by the
+// searches for cuts (cut.cuh) and the draw (sample.cu).
 #pragma once
 
 #include "logits.cuh"
@@ -9,32 +9,32 @@ namespace ottava {
 constexpr uint32_t SAMPLE_THREADS = SAMPLE_WARPS * WARP;
 constexpr uint32_t BIN_BITS = 11, BINS = 1u << BIN_BITS;
 constexpr uint32_t THREAD_BINS = BINS / SAMPLE_THREADS;
-// A draw has a bin for each tile. Sums of the two parts of weights over so many columns fit 32 bits.
+// A draw has one bin per tile. Sums of the two parts of weights over this number of columns fit in 32 bits.
 constexpr uint32_t SAMPLE_COLS_MAX = BINS * TILE_COLS;
 constexpr uint32_t TURNS_MAX = SAMPLE_COLS_MAX / TURN_COLS;
 static_assert(SAMPLE_COLS_MAX == 1u << 18, "the host's DRAW_COLS_MAX");
 constexpr float WEIGHT_ONE = 134217728.0f;  // 2^27
 constexpr uint32_t PART_BITS = 14;
-// From the next distance on, exp(-distance / 64) * WEIGHT_ONE is below a half and rounds to zero.
+// From the next distance on, exp(-distance / 64) * WEIGHT_ONE is below one half and rounds to zero.
 constexpr uint32_t DISTANCE_MAX = 1243;
 // Tiles that a warp loads at a time in the first pass.
 constexpr uint32_t BEST_AHEAD = 8;
-// Candidates that the list holds, and elements that a search compares each with each.
+// Capacity of the candidate list, and maximum number of elements that a search compares pairwise.
 constexpr uint32_t LISTED_MAX = 2048;
 constexpr uint32_t COMPARED_MAX = SAMPLE_THREADS;
 
-// An element that a search compares with others: its rank, and what it adds to the sum.
+// An element for pairwise comparison: its rank, and its contribution to the sum.
 struct __align__(16) Ranked {
     uint64_t rank;
     uint32_t value;
 };
 
 struct SampleShared {
-    // By warp and turn the largest logit of a tile: first its order, then its distance.
+    // By warp and turn, the largest logit of a tile: first its order, then its distance.
     uint32_t nearest[SAMPLE_WARPS][TURNS_MAX + BEST_AHEAD];
     union {
         struct {
-            uint32_t low[BINS], high[BINS];  // sums of the values' two parts
+            uint32_t low[BINS], high[BINS];  // sums of the values' low and high parts
         };
         Ranked compared[COMPARED_MAX];
     };
@@ -42,7 +42,7 @@ struct SampleShared {
     uint64_t warp_value[SAMPLE_WARPS];
     uint64_t found_before;
     uint64_t found_cut;
-    uint32_t any[2], all[2];  // bits that some of the compared ranks have, and that all have
+    uint32_t any[2], all[2];  // bits set in any of the compared ranks, and bits set in all
     uint32_t found_bin;
     uint32_t arrived;
     uint32_t listed_count, compared_count;
@@ -50,7 +50,7 @@ struct SampleShared {
     __device__ __forceinline__ uint32_t* own_nearest() { return nearest[threadIdx.x / WARP]; }
 };
 
-// Sums over the lanes up to this one.
+// Inclusive sum over the lanes.
 __device__ __forceinline__ uint64_t warp_scan(uint64_t x) {
 #pragma unroll
     for (uint32_t distance = 1; distance < WARP; distance *= 2) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint64_t warp_scan(uint64_t x) {
     return x;
 }
 
-// Sums over the threads before this one, and over all.
+// Exclusive sum over the threads; `whole` is the sum over all.
 __device__ __forceinline__ uint64_t block_scan(uint64_t x, uint64_t* scratch, uint64_t& whole) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const uint64_t sum = warp_scan(x);
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint64_t block_scan(uint64_t x, uint64_t* scratch, ui
     return before + sum - x;
 }
 
-// The logits with what the draw needs of their largest and of the temperature.
+// The logits, with the largest one and the temperature.
 struct Row {
     Logits logits;
     float largest;
@@ -89,7 +89,7 @@ struct Row {
     __device__ __forceinline__ uint32_t distance(float x) const {
         return min(__float2uint_rd(exponent(x) * -64.0f), BINS - 1);
     }
-    // Whether the distance is at most `reach`, which is less than the last.
+    // Whether the distance is at most `reach`, which must be less than the largest distance.
     __device__ __forceinline__ bool within(float x, uint32_t reach) const {
         return exponent(x) * -64.0f < static_cast<float>(reach + 1);
     }
@@ -102,10 +102,11 @@ struct Candidates {
     uint32_t reach;
     bool listed;
     uint32_t count;  // of the list
-    // Which of the blocks that share the row this is, and how many they are, until their bins are added up.
+    // Index of this block among the blocks that share the row, and their number, until their bins are added
+    // up.
     uint32_t part, parts;
 
-    // Calls `visit(x, col)` for each.
+    // Calls `visit(x, col)` for each candidate.
     template <uint32_t AHEAD, typename Visit>
     __device__ __forceinline__ void for_each(Visit visit) const {
         if (listed) {
@@ -124,7 +125,7 @@ struct Candidates {
         });
     }
 
-    // Calls `visit(turn, logits)` for the turns that have any.
+    // Calls `visit(turn, logits)` for the turns that have candidates.
     template <uint32_t AHEAD, typename Visit>
     __device__ __forceinline__ void for_turns(Visit visit) const {
         const uint32_t* const nearest = shared.own_nearest();
@@ -144,7 +145,7 @@ __device__ __forceinline__ void add_to_bin(SampleShared& shared, uint32_t bin, u
     if (value >> PART_BITS) atomicAdd(&shared.high[bin], value >> PART_BITS);
 }
 
-// What the blocks that share a row add their bins up in; zero before and after.
+// The common bins of the blocks that share a row; zero before and after.
 struct SharedBins {
     uint32_t low[BINS], high[BINS];
     uint32_t arrived;
@@ -152,8 +153,8 @@ struct SharedBins {
 };
 static_assert(sizeof(SharedBins) == 4 * (2 * 2048 + 4), "the host's BINS_BYTES");
 
-// Adds up the bins of the blocks that share the row. Only the last to come goes on: it has the sums, and the row to
-// itself.
+// Adds up the bins of the blocks that share the row. Only the last block to arrive continues: it has the sums
+// and handles the rest of the row alone.
 __device__ __forceinline__ bool goes_on(Candidates& from, SharedBins* bins) {
     if (from.parts == 1) return true;
     SampleShared& shared = from.shared;
@@ -179,8 +180,8 @@ __device__ __forceinline__ bool goes_on(Candidates& from, SharedBins* bins) {
     return true;
 }
 
-// Of bins in their order, the one in which the sum of all reaches `goal_of(whole)`, or the last that holds
-// anything where it never does. `before` and `whole` are the sums before the bin and of all.
+// The first bin in which the running sum over the bins reaches `goal_of(whole)`, or the last non-empty bin if
+// none does. `before` is the sum before that bin, `whole` the sum over all bins.
 template <typename GoalOf>
 __device__ __forceinline__ uint32_t find_bin(SampleShared& shared, GoalOf goal_of, uint64_t& before,
                                              uint64_t& whole) {

@@ -1,13 +1,15 @@
-// Where top-k and top-p cut a row of logits off: the element at which the sum of values, largest logits first,
-// reaches a goal. A value is 1 for top-k, the weight for top-p. The search goes from bins of distances to bins of
-// the bits in which ranks differ, until the elements of the bin are few enough to be compared each with each.
+// Positions at which top-k and top-p cut off a row of logits: the element at which the sum of values, largest
+// logits first, reaches a goal. A value is 1 for top-k, the weight for top-p. The search goes from bins of
+// distances to bins of the bits in which ranks differ, until a bin has few enough elements to compare them
+// pairwise.
 #pragma once
 
 #include "candidates.cuh"
 
 namespace ottava {
 
-// How far the first `top_k` elements lie from the largest at most: so many tiles have one within it.
+// Upper bound on the distance of the first `top_k` elements from the largest: at least `top_k` tiles have an
+// element within it.
 __device__ __forceinline__ uint32_t reach_of_top(const Row& row, SampleShared& shared, uint32_t top_k) {
     clear_bins(shared);
     for (uint32_t turn = threadIdx.x % WARP; turn < row.logits.turns(); turn += WARP) {
@@ -19,12 +21,12 @@ __device__ __forceinline__ uint32_t reach_of_top(const Row& row, SampleShared& s
     return whole < top_k ? DISTANCE_MAX : distance;
 }
 
-// A search for the element at which the sum of values, largest rank first, reaches a goal. `weighs`: a value
-// is the element's weight, else 1.
+// A search for the element at which the sum of values, largest rank first, reaches a goal. With `weighs` a
+// value is the element's weight, otherwise 1.
 struct Search {
     bool weighs;
-    Cut cut;  // of the search before
-    // What is known of the element: its distance, if any, and the bits of its rank that the mask has.
+    Cut cut;  // of the previous search
+    // Known properties of the element: its distance, if `near`, and the bits of its rank in `mask`.
     bool near;
     uint32_t distance;
     uint64_t key, mask;
@@ -35,8 +37,9 @@ struct Search {
     }
 };
 
-// Copies the elements that a search takes to be compared, and lists the candidates, where either fit. Gives the
-// number of elements and, where they do not fit, the bits that all ranks have and those in which they differ.
+// Copies the elements that a search takes for comparison, and lists the candidates, if either fit. Returns
+// the number of elements. If they do not fit, also returns the bits common to all ranks and those in which
+// they differ.
 __device__ __forceinline__ uint32_t collect(Candidates& from, const Search& search, uint64_t& common,
                                             uint64_t& differing) {
     SampleShared& shared = from.shared;
@@ -78,7 +81,7 @@ __device__ __forceinline__ uint32_t collect(Candidates& from, const Search& sear
     return count;
 }
 
-// Of so many collected elements, the one at which the sum of values reaches `goal_of(whole)`.
+// The element among `count` collected ones at which the sum of values reaches `goal_of(whole)`.
 template <typename GoalOf>
 __device__ __forceinline__ Cut cut_of_compared(SampleShared& shared, uint32_t count, GoalOf goal_of) {
     if (threadIdx.x < count) {
@@ -97,15 +100,16 @@ __device__ __forceinline__ Cut cut_of_compared(SampleShared& shared, uint32_t co
     return Cut::at(shared.found_cut);
 }
 
-// The last element that a search keeps. Candidates beyond its distance are none any more. Where blocks share the
-// row, the result is for the one that goes on alone.
+// The last element that a search keeps. Elements beyond its distance are no longer candidates. If several
+// blocks share the row, the result is valid in the block that continues.
 template <typename GoalOf>
 __device__ __forceinline__ Cut find_cut(Candidates& from, Search search, SharedBins* bins, GoalOf goal_of) {
     SampleShared& shared = from.shared;
     const Row& row = from.row;
     uint64_t left = 0, before, whole;
     const auto goal_left = [&](uint64_t all) -> uint64_t { return search.near ? left : goal_of(all); };
-    // How far the first `top_k` lie at most is known; how far the sum of weights reaches is not.
+    // The distance of the first `top_k` elements is known; the distance at which a sum of weights ends is
+    // not.
     bool narrow = from.listed || !search.weighs;
 #pragma unroll 1
     while (true) {
@@ -125,7 +129,7 @@ __device__ __forceinline__ Cut find_cut(Candidates& from, Search search, SharedB
             search.near = narrow = true;
             continue;
         }
-        // The first bits from which on ranks differ.
+        // The highest bits in which ranks differ.
         const uint32_t top = 63 - __clzll(differing), shift = top < BIN_BITS ? 0 : top + 1 - BIN_BITS;
         from.for_each<1>([&](float x, uint32_t col) {
             if (!search.takes(row, x, col)) return;

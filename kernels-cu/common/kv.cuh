@@ -1,5 +1,5 @@
-// Where keys and values lie: [layer][page][keys, values][kv head][16 tokens][head_dim], f16; or int8
-// codes in the same order and behind a page's codes an f16 scale for every 32 elements of a head.
+// Layout of keys and values: [layer][page][keys, values][kv head][16 tokens][head_dim], f16; or int8 codes in
+// the same order, followed in each page by an f16 scale per 32 elements of a head.
 #pragma once
 
 #include "reduce.cuh"
@@ -9,17 +9,17 @@ namespace ottava {
 constexpr int PAGE_TOKENS = 16;
 constexpr int KV_SCALE_GROUP = 32;
 
-// backend::KvDtype
+// Mirrors `ir::KvDtype`.
 enum class KvDtype : uint32_t { F16 = 0, Int8 = 1 };
 
 // One layer of the pool. Mirrored by `backend::cuda::params::KvLayer`.
 struct KvLayer {
     uint8_t* base;
-    uint64_t page_bytes;  // of this layer
+    uint64_t page_bytes;  // of a page in this layer
     uint32_t kv_heads;
     uint32_t head_dim;
     KvDtype dtype;
-    uint32_t scale_groups;  // of a head: head_dim / 32, rounded up
+    uint32_t scale_groups;  // per head: head_dim / 32, rounded up
 };
 static_assert(sizeof(KvLayer) == 32, "the host's struct has no other padding");
 
@@ -31,7 +31,7 @@ struct Step {
     const struct Sequence* sequences;
     const struct PageRef* pages;
     const uint32_t* outputs;      // [outputs]
-    const uint32_t* counts;       // tokens, sequences, outputs: a graph's launches read them here
+    const uint32_t* counts;       // tokens, sequences, outputs, parity: read by a graph's launches
 };
 static_assert(sizeof(Step) == 56, "the host's struct has no other padding");
 
@@ -39,18 +39,18 @@ static_assert(sizeof(Step) == 56, "the host's struct has no other padding");
 struct Sequence {
     uint32_t rows_start, rows_end;
     uint32_t pages_start, pages_end;
-    uint32_t window;  // tokens that a query sees, UINT32_MAX without one
-    uint32_t sinks;   // first tokens that every query sees beside the window
+    uint32_t window;  // number of visible tokens; UINT32_MAX without a window
+    uint32_t sinks;   // number of first tokens visible in addition to the window
 };
 static_assert(sizeof(Sequence) == 24, "the host's struct has no other padding");
 
-// backend::PageRef
+// Mirrors `ir::PageRef`.
 struct PageRef {
     uint32_t page;
-    uint32_t start;  // position of its first token
+    uint32_t start;  // position of the page's first token
 };
 
-// The page of a sequence that holds `position`; the host has checked that there is one.
+// The page of a sequence that holds `position`; the host has checked that it exists.
 __device__ __forceinline__ PageRef page_of(const Step& step, const Sequence& sequence, uint32_t position) {
     const uint32_t start = position / PAGE_TOKENS * PAGE_TOKENS;
     uint32_t low = sequence.pages_start, high = sequence.pages_end;
@@ -79,8 +79,9 @@ __device__ __forceinline__ __half* page_scales(const KvLayer& kv, uint32_t page,
     return reinterpret_cast<__half*>(scales) + first;
 }
 
-// The first of `count` table entries that starts at the page of `position` or later. Pages follow each other but
-// where a window has dropped some, so the distance to the last entry, which starts at `last`, says where to look.
+// The first of `count` table entries that starts at the page of `position` or later. Pages are consecutive
+// except where a window has dropped some, so the distance to the last entry, which starts at `last`, gives
+// the place to start the search.
 __device__ __forceinline__ uint32_t entry_from(const PageRef* entries, uint32_t count, uint32_t last,
                                                uint32_t position) {
     const uint32_t start = position / PAGE_TOKENS * PAGE_TOKENS;
@@ -91,7 +92,7 @@ __device__ __forceinline__ uint32_t entry_from(const PageRef* entries, uint32_t 
     return entry;
 }
 
-// The table entries of the pages that queries may see: those of the sinks, then those of the window.
+// The table entries of the pages visible to queries: those of the sinks, then those of the window.
 struct SeenPages {
     uint32_t sinks_begin, sinks_end, begin, end;
 
@@ -103,17 +104,17 @@ struct SeenPages {
     }
 };
 
-// The first key that a query at `position` sees through a window.
+// The first key visible to a query at `position` through a window.
 __device__ __forceinline__ uint32_t window_begin(uint32_t position, uint32_t window) {
     return position < window ? 0 : position - window + 1;
 }
 
-// The slots, a bit each, of a page that begins at `start` which hold keys below `position`.
+// Bitmask of the slots, in a page that begins at `start`, with keys below `position`.
 __device__ __forceinline__ uint32_t slots_below(uint32_t position, uint32_t start) {
     return (1u << min(max(position, start) - start, static_cast<uint32_t>(PAGE_TOKENS))) - 1;
 }
 
-// The slots that a query at `position` sees.
+// Bitmask of the slots visible to a query at `position`.
 __device__ __forceinline__ uint32_t seen_slots(const Sequence& sequence, uint32_t layer_window, uint32_t position,
                                                uint32_t start) {
     const uint32_t sinks = slots_below(sequence.sinks, start);
@@ -121,8 +122,8 @@ __device__ __forceinline__ uint32_t seen_slots(const Sequence& sequence, uint32_
     return slots_below(position + 1, start) & ~old & ~slots_below(window_begin(position, layer_window), start);
 }
 
-// The pages that queries from position `oldest` to `newest` of a sequence may see, given the layer's window.
-// There is always one: that of the newest. `entries` is the sequence's part of the table.
+// The pages visible to queries at positions `oldest` to `newest` of a sequence, given the layer's window.
+// There is always at least one: that of the newest. `entries` is the sequence's part of the table.
 __device__ __forceinline__ SeenPages seen_pages(const PageRef* entries, const Sequence& sequence,
                                                 uint32_t layer_window, uint32_t oldest, uint32_t newest) {
     const uint32_t count = sequence.pages_end - sequence.pages_start;
@@ -131,7 +132,7 @@ __device__ __forceinline__ SeenPages seen_pages(const PageRef* entries, const Se
     seen.end = entry_from(entries, count, entries[count - 1].start, newest) + 1;
     const uint32_t key = window_begin(oldest, min(layer_window, sequence.window));
     seen.begin = min(entry_from(entries, seen.end, last, key), seen.end - 1);
-    // Entry i starts at token 16 i or later, so no more entries than these can have sinks.
+    // Entry i starts at token 16 i or later, which bounds the number of entries with sinks.
     seen.sinks_end = min((sequence.sinks + PAGE_TOKENS - 1) / PAGE_TOKENS, seen.begin);
     while (seen.sinks_end > 0 && entries[seen.sinks_end - 1].start >= sequence.sinks) --seen.sinks_end;
     if (seen.sinks_end > 0) {

@@ -1,5 +1,5 @@
-// How sampling reads a row of logits: in tiles of 128 columns, one a warp, with several loads on their way. And
-// the order in which logits are kept.
+// Reading a row of logits for sampling: in tiles of 128 columns, one per warp, with several loads in flight.
+// Also the order in which logits are kept.
 #pragma once
 
 #include "order.cuh"
@@ -9,7 +9,7 @@ namespace ottava {
 
 constexpr uint32_t SAMPLE_WARPS = 16;
 constexpr uint32_t TILE_COLS = 128;
-// A turn gives each warp of a block a tile.
+// A turn processes one tile per warp of a block.
 constexpr uint32_t TURN_COLS = SAMPLE_WARPS * TILE_COLS;
 
 __device__ __forceinline__ float value_of(uint32_t order) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint64_t rank_of(float x, uint32_t col) {
     return static_cast<uint64_t>(order_of(x)) << 32 | ~col;
 }
 
-// The last element in that order that is kept.
+// The last kept element in that order.
 struct Cut {
     float x;
     uint32_t col;
@@ -30,13 +30,13 @@ struct Cut {
     __device__ __forceinline__ static Cut at(uint64_t rank) {
         return {value_of(static_cast<uint32_t>(rank >> 32)), ~static_cast<uint32_t>(rank)};
     }
-    // Without branches: a pass asks it of every element.
+    // Without branches, because every element is tested in a pass.
     __device__ __forceinline__ bool keeps(float other, uint32_t other_col) const {
         return (other > x) | ((other == x) & (other_col <= col));
     }
 };
 
-// A row of logits as one lane sees it.
+// One lane's view of a row of logits.
 struct Logits {
     const float* own;  // this lane's four of the first turn
     uint32_t own_col;
@@ -53,7 +53,7 @@ struct Logits {
     // This lane's first column in a turn.
     __device__ __forceinline__ uint32_t col_of(uint32_t turn) const { return turn * TURN_COLS + own_col; }
 
-    // Loads this lane's four logits of each of some turns, minus infinity behind the row's end.
+    // Loads this lane's four logits for each of COUNT turns; minus infinity after the row's end.
     template <uint32_t COUNT>
     __device__ __forceinline__ void load(float4 (&x)[COUNT], const uint32_t (&turn)[COUNT]) const {
 #pragma unroll
@@ -81,7 +81,7 @@ struct Logits {
         return x[0];
     }
 
-    // Calls `visit(turn, logits)` for all turns, and perhaps for some behind the last.
+    // Calls `visit(turn, logits)` for all turns, and possibly for some after the last one.
     template <uint32_t AHEAD, typename Visit>
     __device__ __forceinline__ void for_all(Visit visit) const {
 #pragma unroll 1
@@ -96,8 +96,8 @@ struct Logits {
         }
     }
 
-    // Calls `visit(turn, logits)` for the turns that are `wanted`, and loads AHEAD of them at a time. One lane
-    // decides for a turn whether it is wanted; all lanes of the warp visit it.
+    // Calls `visit(turn, logits)` for the turns that are `wanted`, loading AHEAD of them at a time. One lane
+    // evaluates `wanted` for a turn; all lanes of the warp visit it.
     template <uint32_t AHEAD, typename Wanted, typename Visit>
     __device__ __forceinline__ void for_each(Wanted wanted, Visit visit) const {
         const uint32_t lane = threadIdx.x % WARP, none = turns();
@@ -122,7 +122,7 @@ struct Logits {
     }
 };
 
-// The largest of a tile's logits as `order_of` has it, in all lanes; beyond infinity's where one is NaN.
+// The largest logit of a tile in terms of `order_of`, in all lanes; above that of infinity if one is NaN.
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
     return __reduce_max_sync(ALL_LANES, order_of(max_nan(max_nan(x.x, x.y), max_nan(x.z, x.w))));
 }

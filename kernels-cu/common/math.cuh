@@ -1,4 +1,4 @@
-// Elementwise functions as `backend/ops.rs` defines them.
+// Elementwise functions as defined in `src/ir`.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -7,7 +7,7 @@
 
 namespace ottava {
 
-// backend::Activation
+// Mirrors `ir::Activation`.
 enum class Activation : uint32_t { Silu = 0, GeluTanh = 1 };
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
@@ -25,7 +25,7 @@ __device__ __forceinline__ float activate(Activation activation, float x) {
 // cap · tanh(x / cap)
 __device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
 
-// The nearest f16; what is beyond its range becomes its largest value, and NaN stays NaN.
+// The nearest f16; saturates outside its range, and keeps NaN.
 __device__ __forceinline__ __half saturated_half(float x) {
     return __float2half_rn(isnan(x) ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
 }

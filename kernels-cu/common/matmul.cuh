@@ -1,5 +1,5 @@
-// What the matrix product kernels share: their parameters, their epilogues, and how f32 activations
-// become the f16 ones that are multiplied.
+// Code shared by the matrix product kernels: parameters, epilogues, and the conversion of f32 activations to
+// f16.
 #pragma once
 
 #include "math.cuh"
@@ -8,35 +8,35 @@
 
 namespace ottava {
 
-// backend::Epilogue, and Multiply: dst = activation(dst) · y, the second half of a gate whose
-// matrices have different formats.
+// `ir::Epilogue`, and Multiply: dst = activation(dst) · y, the second half of a gate with matrices of
+// different formats.
 enum class Epilogue : uint32_t { Store = 0, Add = 1, Gated = 2, Multiply = 3 };
 
 // One product of a launch. Mirrored by `backend::cuda::params::Product`.
 struct Product {
     Matrix matrix;
-    Matrix up;             // of a gated product
+    Matrix up;             // second matrix of a gated product
     const float* bias;     // [matrix.rows], or null
     float* dst;            // [tokens, matrix.rows]
-    uint32_t first_block;  // row blocks of the products before this one, see MatmulParams
+    uint32_t first_block;  // row blocks of the previous products, see MatmulParams
     Epilogue epilogue;
     Activation activation;
-    uint32_t noted_strips;  // of a row of `largest`
-    uint32_t* largest;      // [tokens, noted_strips]: the head's, for sampling (order.cuh), or null
+    uint32_t noted_strips;  // strips per row of `largest`
+    uint32_t* largest;      // [tokens, noted_strips]: maxima for sampling (order.cuh), for the head; or null
 };
 static_assert(sizeof(Product) == 136, "the host's struct has no other padding");
 
 constexpr int PRODUCTS_MAX = 4;
-// Bytes that a warp's load brings.
+// Bytes per load of a warp.
 constexpr uint32_t LOAD_BYTES = WARP * sizeof(uint4);
-// Columns of a slab of activations: [half_cols / 64][slab_tokens][64], 128 bytes a token.
+// Columns per slab of activations: [half_cols / 64][slab_tokens][64], 128 bytes per token.
 constexpr int SLAB_COLS = 64;
 
-// Tokens of a slab: whole tiles of the largest shape.
+// Tokens of a slab, rounded up to whole tiles of the largest shape.
 __device__ __forceinline__ size_t slab_tokens(uint32_t tokens) { return (tokens + 127) / 128 * 128; }
 
-// Mirrored by `backend::cuda::params::Matmul`. Rows are dealt out in row blocks: strips of 16 rows in matmul_few.cu,
-// a tile's rows in the other kernels.
+// Mirrored by `backend::cuda::params::Matmul`. Rows are distributed in row blocks: strips of 16 rows in
+// matmul_few.cu, a tile's rows in the other kernels.
 struct MatmulParams {
     const float* src;      // [tokens, cols]
     const float* norm;     // [cols], or null
@@ -45,20 +45,20 @@ struct MatmulParams {
     uint32_t cols;
     uint32_t row_blocks;   // of all products
     uint32_t product_count;
-    uint32_t parts;        // parts that a row's units are cut into, see part_begin
-    const __half* halves;  // tiles: src as f16, [tokens, half_cols] or slabs, made by `activations`
-    const float* inverse;  // tiles: what a row's results are multiplied with, [tokens]
+    uint32_t parts;        // number of parts of a row's units, see part_begin
+    const __half* halves;  // tiles: src as f16, [tokens, half_cols] or slabs, written by `activations`
+    const float* inverse;  // tiles: factor for a row's results, [tokens]
     uint32_t half_cols;    // cols rounded up to whole units
-    uint32_t ring_slices;       // matmul_few.cu: of a warp's ring, 8, 4 or 2
-    uint32_t ring_scale_bytes;  // matmul_few.cu: room for a unit's scales and minimums
+    uint32_t ring_slices;       // matmul_few.cu: slices per warp's ring, 8, 4 or 2
+    uint32_t ring_scale_bytes;  // matmul_few.cu: size of a unit's scales and minimums
     uint32_t unused;
-    float4* partial;       // tiles: sums of the parts of tiles that blocks share
-    uint32_t* arrived;     // tiles: how many parts of a tile are there; zero before and after
+    float4* partial;       // tiles: partial sums of tiles that blocks share
+    uint32_t* arrived;     // tiles: number of parts stored for a tile; zero before and after
     Product products[PRODUCTS_MAX];
 };
 static_assert(sizeof(MatmulParams) == 88 + 136 * PRODUCTS_MAX, "the host's struct has no other padding");
 
-// The product that a row block belongs to.
+// The product of a row block.
 __device__ __forceinline__ const Product& product_of(const MatmulParams& p, uint32_t row_block) {
     uint32_t index = 0;
     while (index + 1 < p.product_count && row_block >= p.products[index + 1].first_block) ++index;
@@ -67,23 +67,23 @@ __device__ __forceinline__ const Product& product_of(const MatmulParams& p, uint
 
 constexpr uint32_t PARTS_MAX = 8;
 
-// The first unit of a part. A row's units are cut into `parts` runs, as equal as can be. The sum over a row is
-// the parts' sums, each a single chain of mma instructions, added in the order of the columns. matmul_few.cu
-// and matmul_many.cu both add up so, with the same number of parts for a product whatever the number of tokens:
-// so a token's result has the same bits from either.
+// The first unit of a part. A row's units are divided into `parts` runs of equal length, as far as possible.
+// The sum over a row is that of the parts' sums, each a single chain of mma instructions, added in the order
+// of the columns. matmul_few.cu and matmul_many.cu both use this order, with a number of parts that does not
+// depend on the number of tokens. So a token's result has the same bits in either.
 __device__ __forceinline__ uint32_t part_begin(uint32_t part, uint32_t parts, uint32_t units) {
     return part * units / parts;
 }
 
-// How a row of activations is turned to f16: normalised, and by a power of two so that its largest
-// value is in [1024, 2048). Nothing overflows, and what is 2^-25 of the largest keeps 11 bits.
+// Conversion of a row of activations to f16: normalised, and scaled by a power of two that brings its largest
+// value into [1024, 2048). Nothing overflows, and values down to 2^-25 of the largest keep 11 bits.
 struct RowScale {
-    float factor;   // what activations are multiplied with
-    float inverse;  // what results are multiplied with
+    float factor;   // factor for activations
+    float inverse;  // factor for results
 };
 
-// Four columns of a row from `col` on, zeros beyond its end. FOURS: a row is whole fours, which are aligned. Such a load
-// has no branch, so those of a loop's turn are under way together.
+// Four columns of a row from `col` on, zeros after its end. With FOURS, a row is whole aligned fours. Such a
+// load has no branch, so the loads of an iteration are in flight together.
 template <bool FOURS>
 __device__ __forceinline__ float4 load_four(const float* row, uint32_t col, uint32_t cols) {
     if constexpr (FOURS) return col < cols ? *reinterpret_cast<const float4*>(row + col) : make_float4(0, 0, 0, 0);
@@ -97,16 +97,16 @@ __device__ __forceinline__ float4 times(float4 a, float4 b) {
 
 __device__ __forceinline__ float4 times(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
-// What a part of a row adds to its scale. A row has ROW_PARTS, each of every ROW_PARTS-th 128
-// columns: so the sums, and all bits after them, are the same however many warps share a row.
+// One part's contribution to a row's scale. A row has ROW_PARTS parts, each with every ROW_PARTS-th block of
+// 128 columns. So the sums, and all bits that depend on them, are the same for any number of warps per row.
 struct RowPart {
     float squares, largest;
 };
 constexpr int ROW_PARTS = 8;
 constexpr uint32_t PART_COLS = 4 * WARP;
 
-// Fours of a row that a lane loads at a time, and as many of the norm's weights: a row is read at the pace of memory's
-// latency by few threads.
+// Fours of a row that a lane loads at a time, and as many of the norm's weights: with few threads, a row is
+// read at the pace of memory latency.
 template <bool FOURS>
 constexpr int FOURS_AHEAD = FOURS ? 4 : 1;
 
@@ -119,7 +119,8 @@ __device__ __forceinline__ void row_parts_of(RowPart (&parts)[ROW_PARTS], const 
     float squares[OWN] = {}, largest[OWN] = {};
 #pragma unroll 1
     for (uint32_t start = 0; start < cols; start += TURNS * ROW_PARTS * PART_COLS) {
-        // Of a turn the parts are WARPS times PART_COLS columns apart, and so is a turn's last from the next one's first.
+        // Within an iteration the parts are WARPS times PART_COLS columns apart, and so are its last part and
+        // the next iteration's first.
         const uint32_t first = start + own * PART_COLS + 4 * lane;
         float4 x[COUNT], y[COUNT];
 #pragma unroll
@@ -145,8 +146,8 @@ __device__ __forceinline__ void row_parts_of(RowPart (&parts)[ROW_PARTS], const 
     }
 }
 
-// The parts `own`, `own + WARPS`, ... of a row, by one of the WARPS that share it. `weight` is null
-// without a norm.
+// Computes parts `own`, `own + WARPS`, ... of a row, in one of the WARPS warps that share it. `weight` is
+// null without a norm.
 template <int WARPS>
 __device__ __forceinline__ void row_parts(RowPart (&parts)[ROW_PARTS], const float* row, const float* weight,
                                           uint32_t cols, uint32_t own) {
@@ -167,9 +168,9 @@ __device__ __forceinline__ RowScale row_scale(const RowPart (&parts)[ROW_PARTS],
     const float gain = normed ? rsqrtf(squares / static_cast<float>(cols) + eps) : 1.0f;
     int exponent = 0;
     frexpf(largest * gain, &exponent);
-    // A row of zeros, and one with a value that is not finite, stay as they are.
+    // Rows of zeros and rows with a value that is not finite are not scaled.
     const bool scaled = largest > 0.0f && isfinite(largest * gain);
-    // A factor that f32 has: what is smaller than 2^-89 stays small.
+    // The shift is bounded so that the factor is finite in f32: largest values below 2^-89 stay small.
     const int shift = scaled ? min(11 - exponent, 100) : 0;
     return {ldexpf(gain, shift), ldexpf(1.0f, -shift)};
 }
@@ -202,7 +203,8 @@ __device__ __forceinline__ void halves_of(const float* row, const float* weight,
     }
 }
 
-// Calls `store(col, four)` with four columns as they are multiplied: from `first` to `end`, `distance` columns apart.
+// Calls `store(col, four)` with four converted columns at a time: from `first` to `end`, `distance` columns
+// apart.
 template <typename Store>
 __device__ __forceinline__ void for_each_half_four(const float* row, const float* weight, float factor, uint32_t first,
                                                    uint32_t distance, uint32_t end, uint32_t cols, Store store) {
@@ -216,8 +218,8 @@ __device__ __forceinline__ constexpr bool reads_dst(Epilogue epilogue) {
     return epilogue == Epilogue::Add || epilogue == Epilogue::Multiply;
 }
 
-// What a product's element becomes: `before` is what dst held where the epilogue reads it, `up` is read
-// by gates only.
+// The new value of a product's element: `before` is the old value of dst if the epilogue reads it, `up` is
+// used by gates only.
 template <Epilogue EPILOGUE>
 __device__ __forceinline__ float finished(Activation activation, float y, float before, float up) {
     if constexpr (EPILOGUE == Epilogue::Gated) return activate(activation, y) * up;
@@ -226,7 +228,7 @@ __device__ __forceinline__ float finished(Activation activation, float y, float 
     return y;
 }
 
-// Writes one element of a product, and gives what it is where the epilogue stores it.
+// Writes one element of a product, and returns its value if the epilogue is Store.
 __device__ __forceinline__ float finish(const Product& product, uint32_t token, uint32_t row, float y, float up) {
     float* dst = product.dst + static_cast<size_t>(token) * product.matrix.rows + row;
     if (product.epilogue == Epilogue::Gated) {

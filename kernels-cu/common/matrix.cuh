@@ -1,18 +1,18 @@
-// A packed weight matrix, and its way from memory to the A operand of mma.m16n8k16.
+// A packed weight matrix, and its unpacking to the A operand of mma.m16n8k16.
 //
-// Rows are cut into strips of 16, columns into steps of 16. A step of a strip is one A operand:
-// 256 weights, 8 a lane. With g = lane / 4 and t = lane % 4, the lane's columns of step s are
-// 16 s + 4 t + {0, 1, 2, 3} (the B operand is read in the same order, so that its four values are
-// neighbours), its rows g and g + 8. The lanes' weights of `16 / (bits / 8 · 8)` steps lie together
-// as 16 bytes, 512 bytes a warp: one load instruction.
+// Rows are divided into strips of 16, columns into steps of 16. A step of a strip is one A operand: 256
+// weights, 8 per lane. Let g = lane / 4 and t = lane % 4. The lane's rows are g and g + 8, its columns of
+// step s are 16 s + 4 t + {0, 1, 2, 3}. The B operand is read in the same order, so that its four values are
+// adjacent. The lanes' weights of `16 / bits` steps are stored together as 16 bytes, 512 bytes per
+// warp: one load instruction.
 //
 //   bits  steps in 16 bytes  order of a lane's weights of a step
 //   16    1                  (g; 0, 1) (g+8; 0, 1) (g; 2, 3) (g+8; 2, 3)
-//   8     2                  the same, a byte each
+//   8     2                  the same order, one byte each
 //   4     4                  nibbles 0..3: the first of each pair; 4..7: the second
 //
-// Codes are stored as unsigned numbers with a zero point, so that the bits 0x6400 make them the f16
-// 1024 + code, from which one exact subtraction takes 1024 and the zero point.
+// Codes are stored as unsigned numbers with a zero point. The bits 0x6400 turn a code into the f16 number
+// 1024 + code; one exact subtraction removes both 1024 and the zero point.
 #pragma once
 
 #include "ptx.cuh"
@@ -21,7 +21,7 @@ namespace ottava {
 
 constexpr int STRIP_ROWS = 16;
 constexpr int STEP_COLS = 16;
-// Steps that a warp loads and multiplies at a time, 128 columns; no group is longer, but whole rows.
+// Steps that a warp loads and multiplies at a time, 128 columns; no group is longer, except a whole row.
 constexpr int UNIT_STEPS = 8;
 constexpr int UNIT_COLS = UNIT_STEPS * STEP_COLS;
 
@@ -33,17 +33,17 @@ struct Matrix {
     uint32_t rows;
     uint32_t cols;
     uint32_t bits;         // 4, 8 or 16
-    uint32_t group_steps;  // steps that share a scale: 1, 2, 4 or 8
-    uint32_t groups;       // of a row; 1 where a row has one scale
-    uint32_t zero;         // 1024 + zero point, twice, as f16
+    uint32_t group_steps;  // steps per scale: 1, 2, 4 or 8
+    uint32_t groups;       // per row; 1 if a row has one scale
+    uint32_t zero;         // 1024 + zero point as f16, in both halves
 };
 static_assert(sizeof(Matrix) == 48, "the host's struct has no other padding");
 
-// Steps in the 16 bytes of a lane.
+// Steps in a lane's 16 bytes.
 template <int BITS>
 constexpr int LOAD_STEPS = 16 / BITS;
 
-// Loads of a row of `cols` columns, of 256 bits each for a row of the strip.
+// Loads per row of `cols` columns; a load has 256 bits of each row of the strip.
 __device__ __forceinline__ uint32_t row_loads(uint32_t cols, uint32_t bits) { return (cols * bits + 255) / 256; }
 
 // A lane's codes of STEPS steps.
@@ -78,8 +78,8 @@ __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS,
     }
 }
 
-// Scales an operand in f16: `scale` and `min` are those of rows g and g + 8; registers 0 and 2 hold row g,
-// 1 and 3 row g + 8.
+// Scales an operand in f16: `scale` and `min` are those of rows g and g + 8. Registers 0 and 2 hold row g, 1
+// and 3 row g + 8.
 __device__ __forceinline__ void scale_operand(uint32_t (&a)[4], __half2 scale, __half2 min) {
     const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
     const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
@@ -90,7 +90,7 @@ __device__ __forceinline__ void scale_operand(uint32_t (&a)[4], __half2 scale, _
     }
 }
 
-// The operand of a step, scaled.
+// The scaled operand of a step.
 template <int BITS, int STEPS>
 __device__ __forceinline__ void scaled_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,
                                                uint32_t zero, __half2 scale, __half2 min) {

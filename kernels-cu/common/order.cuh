@@ -1,20 +1,20 @@
-// Logits as numbers of 32 bits that compare as the logits do, and their largest by strips of a product: what the
-// head leaves for sampling.
+// Logits as 32-bit numbers with the same order, and maxima per strip that the head's product stores for
+// sampling.
 #pragma once
 
 #include "ptx.cuh"
 
 namespace ottava {
 
-// Larger for larger numbers; the zeros are equal. Nothing is below minus infinity but what is no number
-// and has a sign, which max_nan takes away.
+// Larger for larger numbers; both zeros are equal. Only NaN with a sign would be below minus infinity, and
+// max_nan removes the sign.
 __device__ __forceinline__ uint32_t order_of(float x) {
     const int32_t bits = __float_as_int(x + 0.0f);
     return static_cast<uint32_t>(bits ^ (bits >> 31 | INT32_MIN));
 }
 
-// Notes the largest logit of a token's strip, NaN where one is. The 16 lanes of a half warp call it together, each
-// with the logit of a row of the strip, minus infinity behind the last.
+// Stores the largest logit of a token's strip, NaN if one is NaN. Called together by the 16 lanes of a half
+// warp, each with the logit of a row of the strip, minus infinity after the last row.
 __device__ __forceinline__ void note_largest(uint32_t* strip, float x) {
     const uint32_t lane = threadIdx.x % 32, half = 0xffffu << (lane & 16);
     uint32_t largest = order_of(max_nan(x, x));
@@ -24,7 +24,8 @@ __device__ __forceinline__ void note_largest(uint32_t* strip, float x) {
     if (lane % 16 == 0) *strip = largest;
 }
 
-// The same where lanes 4g + t hold rows g and g + 8 of a token: whole warps call it, the lanes with g = 0 note it.
+// note_largest for lanes 4g + t that hold rows g and g + 8 of a token: called by whole warps, stored by the
+// lanes with g = 0.
 __device__ __forceinline__ void note_largest(uint32_t* strip, float x, float y, bool notes) {
     uint32_t largest = order_of(max_nan(x, y));
 #pragma unroll

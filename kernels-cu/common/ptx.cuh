@@ -1,4 +1,4 @@
-// All inline assembly, one instruction a function; names follow the PTX manual's.
+// All inline assembly, one instruction per function; names follow the PTX manual.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -6,7 +6,7 @@
 
 namespace ottava {
 
-// 16 bytes that are read once: past the first-level cache, which activations need.
+// Loads 16 bytes that are read once, bypassing L1, which activations need.
 __device__ __forceinline__ uint4 ld_stream(const void* address) {
     uint4 value;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -15,19 +15,20 @@ __device__ __forceinline__ uint4 ld_stream(const void* address) {
     return value;
 }
 
-// A 32-bit address in the shared window, as instructions on shared memory want it.
+// A 32-bit address in the shared window, for instructions on shared memory.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Starts a copy of 16 bytes to shared memory; zeros instead where `inside` is false.
+// Starts a copy of 16 bytes to shared memory; writes zeros instead if `inside` is false.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                  "l"(global), "r"(inside ? 16 : 0)
                  : "memory");
 }
 
-// Starts a copy of 16 bytes to shared memory where `copies` is true, without a branch: the warp stays together.
+// Starts a copy of 16 bytes to shared memory if `copies` is true, without a branch, so the warp does not
+// diverge.
 __device__ __forceinline__ void cp_async_16_if(bool copies, void* shared, const void* global) {
     asm volatile(
         "{\n.reg .pred copies;\nsetp.ne.u32 copies, %2, 0;\n"
@@ -38,13 +39,13 @@ __device__ __forceinline__ void cp_async_16_if(bool copies, void* shared, const 
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `PENDING` groups of this thread's copies are under way.
+// Waits until at most `PENDING` groups of this thread's copies are in flight.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// The same where `waits` is true, without a branch.
+// cp_async_wait if `waits` is true, without a branch.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait_if(bool waits) {
     asm volatile(
@@ -66,21 +67,21 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four 8 x 8 matrices of f16; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices of f16; lane i provides the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                  : "r"(shared_address(row)));
 }
 
-// As ldmatrix_x4, each matrix transposed.
+// ldmatrix_x4 with each matrix transposed.
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                  : "r"(shared_address(row)));
 }
 
-// Bytes of a and b (numbered 0 to 7) picked by the nibbles of `selector`.
+// Bytes of a and b (numbered 0 to 7), selected by the nibbles of `selector`.
 __device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     uint32_t d;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
@@ -101,30 +102,30 @@ __device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
     return d;
 }
 
-// 2^x by the card's approximation; results below the smallest normal number are zero.
+// 2^x by the hardware approximation; results below the smallest normal number are zero.
 __device__ __forceinline__ float ex2_approx_ftz(float x) {
     float d;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
     return d;
 }
 
-// 1 / x by the card's approximation.
+// 1 / x by the hardware approximation.
 __device__ __forceinline__ float rcp_approx_ftz(float x) {
     float d;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
     return d;
 }
 
-// The larger of two numbers, NaN without a sign where one is none.
+// The larger of two numbers; NaN without a sign if either is NaN.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float d;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
     return d;
 }
 
-// Waits for the kernels that this one depends on (programmatic dependent launch): nothing that they write may be
-// read before. Those that depend on this one may start from then on, as soon as all its blocks have, and wait
-// for its end here in their turn.
+// Waits for the kernels that this one depends on (programmatic dependent launch); data written by them must
+// not be read before. Kernels that depend on this one may start once all its blocks have reached this point;
+// they wait here for its end in turn.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -132,12 +133,13 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #endif
 }
 
-// Makes a barrier in shared memory, whose phases end after so many arrivals and the bytes they expect.
+// Initialises a barrier in shared memory. Its phases end after `arrivals` arrivals and the bytes that those
+// expect.
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Shows barriers just made to copies that will complete on them.
+// Makes initialised barriers visible to copies that complete on them.
 __device__ __forceinline__ void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -146,7 +148,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives where `arrives` is true, without a branch: among wgmma it would have them serialised.
+// Arrives if `arrives` is true, without a branch; a branch among wgmma would serialise them.
 __device__ __forceinline__ void mbarrier_arrive_if(bool arrives, uint64_t* barrier) {
     asm volatile(
         "{\n.reg .pred arrives;\nsetp.ne.u32 arrives, %1, 0;\n"
@@ -155,13 +157,13 @@ __device__ __forceinline__ void mbarrier_arrive_if(bool arrives, uint64_t* barri
         : "memory");
 }
 
-// Arrives, and has the phase wait for so many more bytes of copies.
+// Arrives, and adds `bytes` bytes of copies to those that the phase waits for.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
 }
 
-// Waits a while for the phase of this parity to end; whether it has.
+// Waits for a limited time for the phase of this parity to end; returns whether it has.
 __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
     uint32_t ended;
     asm volatile(
@@ -181,8 +183,8 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint
                  : "memory");
 }
 
-// Keeps what is done with registers before this line before it, and what is done after it after it:
-// instructions that work while others run use registers that the compiler does not see.
+// Prevents the compiler from moving accesses of these registers across this line. Asynchronous instructions
+// use registers in ways that the compiler cannot track.
 template <int COUNT>
 __device__ __forceinline__ void keep_order(uint32_t (&registers)[COUNT]) {
 #pragma unroll
@@ -195,32 +197,32 @@ __device__ __forceinline__ void keep_order(float (&registers)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-// Gives registers of the warpgroup's threads back, down to so many each.
+// Releases registers of the warpgroup's threads, down to REGISTERS each.
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// Waits until the warpgroup's threads can have so many registers each.
+// Waits until the warpgroup's threads can have REGISTERS registers each.
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// To be run between the last use of registers and the wgmma that has them.
+// Required between the last access of registers and a wgmma that uses them.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `PENDING` groups are under way.
+// Waits until at most `PENDING` groups are in flight.
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// d += a · b for a [64, 16] of f16 by rows, 16 rows a warp; b [16, N] of f16 by columns, in shared
-// memory as its descriptor says; d [64, N] of f32. A lane holds of a what it holds for mma_m16n8k16, of
-// d the same for 8 columns after the other. Runs on until it is waited for.
+// d += a · b for a [64, 16] of f16 by rows, 16 rows per warp; b [16, N] of f16 by columns, in shared memory
+// in the layout of its descriptor; d [64, N] of f32. The layout of a in a lane is that of mma_m16n8k16, and
+// that of d is the same for each 8 columns. Asynchronous: runs until it is waited for.
 #define OTTAVA_SUMS(i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),     \
         "+f"(d[i + 6]), "+f"(d[i + 7])

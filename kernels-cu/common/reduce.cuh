@@ -21,7 +21,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// Over all threads of a block of whole warps; `scratch` holds a float a warp and may be reused
+// Reduces over all threads of a block of whole warps; `scratch` holds one float per warp and may be reused
 // after the next barrier.
 template <typename Combine>
 __device__ __forceinline__ float block_reduce(float x, float* scratch, float neutral, Combine combine) {

@@ -1,77 +1,77 @@
-//! Why a backend refuses: as all of them say it.
+//! Errors that are common to all backends.
 
 use crate::ir::StepError;
 use crate::kind::ErrorKind;
 
-/// Why a backend refused.
+/// An error of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// An operation's operands do not fit each other.
+    /// Operands are inconsistent with each other.
     #[error("{op}: expected {expected}, found {found}")]
     Shape {
         /// The operation.
         op: &'static str,
-        /// What its contract asks for.
+        /// The operation's requirement.
         expected: String,
-        /// What it was given.
+        /// The operand found.
         found: String,
     },
-    /// No memory for an allocation; nothing changed.
+    /// An allocation failed; nothing changed.
     #[error("no memory for {bytes} bytes of {what}")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested size.
         bytes: usize,
-        /// What they were for.
+        /// Purpose of the allocation.
         what: &'static str,
     },
-    /// A number that was asked for is beyond its range.
+    /// A requested number is out of range.
     #[error("{what}: expected 1 to {most}, found {found}")]
     Count {
-        /// What is counted.
+        /// The counted quantity.
         what: &'static str,
         /// The largest number.
         most: usize,
-        /// What was asked for.
+        /// The requested number.
         found: usize,
     },
-    /// The system gave no thread; those that had been started have ended.
+    /// The system could not start a thread; threads already started have ended.
     #[error("thread {number} of {threads} could not start: {reason}; fewer threads may do")]
     Thread {
-        /// Which one, from 1.
+        /// Index of the thread, from 1.
         number: usize,
-        /// How many there were to be.
+        /// Number of requested threads.
         threads: usize,
         /// The system's reason.
         reason: String,
     },
-    /// The machine lacks what was asked for.
+    /// The machine lacks a requested feature.
     #[error("{what} is not available: {reason}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested feature.
         what: String,
-        /// Why there is none.
+        /// Why it is missing.
         reason: String,
     },
-    /// A device's driver reports an error, of this call or of earlier work.
+    /// A device driver's error, from this call or from earlier work.
     #[error("{device}: {call}: {error}{}", if *.lost { "; the device is lost until the process is restarted" } else { "" })]
     Device {
-        /// Which device.
+        /// The device.
         device: String,
-        /// The call or the kernel.
+        /// The failed call or kernel.
         call: &'static str,
-        /// The driver's name of it.
+        /// The driver's name for the error.
         error: String,
         /// Whether the device refuses all further work.
         lost: bool,
     },
-    /// The step breaks its rules; nothing was run.
+    /// The step violates its invariants; nothing was run.
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
 impl BackendError {
-    /// What to do about it.
+    /// The kind of error, which decides how a caller should react.
     pub fn kind(&self) -> ErrorKind {
         match self {
             BackendError::Count { .. } => ErrorKind::Invalid,
@@ -84,7 +84,7 @@ impl BackendError {
         }
     }
 
-    /// The setting that is at fault.
+    /// The invalid setting.
     pub fn field(&self) -> Option<&'static str> {
         if let BackendError::Count { what, .. } = self { Some(what) } else { None }
     }

@@ -1,16 +1,16 @@
-//! What a device says of itself beside its work: temperature, power, clocks, errors. A backend that can
-//! be asked gives a [`Monitor`], which needs neither the backend nor its thread.
+//! Monitoring of a device: temperature, power, clocks, errors. A backend that supports it provides a
+//! [`Monitor`], which needs neither the backend nor its thread.
 
 use std::fmt;
 
 use crate::kind::ErrorKind;
 
-/// A device's state at one moment. A field is `None` where the card, its driver or the container does not
-/// tell.
+/// State of a device at one moment. A field is `None` if the card, its driver or the container does not
+/// report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceHealth {
-    /// The maker's name.
+    /// Vendor's name for the device.
     pub name: Option<String>,
     /// Bytes of memory in use, by all programs and the driver.
     pub memory_used_bytes: Option<u64>,
@@ -30,35 +30,35 @@ pub struct DeviceHealth {
     pub clock_sm_mhz: Option<u32>,
     /// Clock of the memory, in MHz.
     pub clock_memory_mhz: Option<u32>,
-    /// What holds the clocks down now; empty where nothing does.
+    /// Active causes of throttling; empty if there are none.
     pub throttle: Option<Vec<Throttle>>,
     /// Memory errors since the driver was loaded that could not be corrected.
     pub ecc_uncorrected: Option<u64>,
     /// Critical errors (Xid) that the driver reported since the model was loaded.
     pub xid_count: Option<u64>,
-    /// Number of the last of them, as NVIDIA lists them.
+    /// Number of the last Xid error, as listed by NVIDIA.
     pub xid_last: Option<u64>,
 }
 
-/// What holds a device's clocks down.
+/// A cause of throttled clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Throttle {
-    /// A setting of the applications' clocks.
+    /// An application clock setting.
     ApplicationClocks,
-    /// A setting of the display's clocks.
+    /// A display clock setting.
     DisplayClocks,
     /// The power limit.
     PowerCap,
-    /// The hardware halves the clocks or more: heat, power, or a brake from outside.
+    /// The hardware halves the clocks or more because of heat, power, or an external brake signal.
     Hardware,
-    /// Another card of its group, whose clocks it keeps to.
+    /// Sync boost: the clocks follow another card of the group.
     SyncBoost,
-    /// Heat of the chip or the memory, by the driver.
+    /// Heat of the chip or the memory, handled by the driver.
     Heat,
-    /// Heat, by the hardware.
+    /// Heat, handled by the hardware.
     HardwareHeat,
-    /// The power supply's brake.
+    /// The power supply's brake signal.
     PowerBrake,
 }
 
@@ -77,40 +77,40 @@ impl fmt::Display for Throttle {
     }
 }
 
-/// Why a device's health is not known.
+/// Reason why a device's health is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoHealth {
     /// The backend runs on the CPU.
     #[error("a CPU is not asked for its health")]
     Cpu,
-    /// The program was built without what asks.
+    /// The program was built without the feature `nvml`.
     #[error("this build does not ask GPUs for their health (feature `nvml`)")]
     NotBuilt,
-    /// NVIDIA's management library is not installed, or a container does not show it.
+    /// NVIDIA's management library (NVML) is not installed, or not visible in the container.
     #[error("there is no NVIDIA management library ({0})")]
     NoLibrary(String),
-    /// The library does not start.
+    /// The library failed to initialise.
     #[error("the NVIDIA management library does not start: {0}")]
     LibraryFailed(String),
-    /// The library does not show the device.
+    /// The library does not list the device.
     #[error("the NVIDIA management library does not show the device at {pci_bus_id}: {reason}")]
     NoDevice {
-        /// Where the device is.
+        /// PCI bus id of the device.
         pci_bus_id: String,
-        /// What the library said.
+        /// The library's error.
         reason: String,
     },
-    /// The device was there and can no longer be reached.
+    /// The device has become unreachable.
     #[error("the device at {pci_bus_id} is lost: it must be reset, or has fallen off the bus")]
     Lost {
-        /// Where the device was.
+        /// PCI bus id of the device.
         pci_bus_id: String,
     },
 }
 
 impl NoHealth {
-    /// What to do about it.
+    /// The kind of error, which decides how a caller should react.
     pub fn kind(&self) -> ErrorKind {
         match self {
             NoHealth::Lost { .. } => ErrorKind::DeviceLost,
@@ -120,9 +120,9 @@ impl NoHealth {
     }
 }
 
-/// Asks a device for its health, from any thread, while it works.
+/// A source of health readings, usable from any thread while the device works.
 pub trait Monitor: fmt::Debug + Send + Sync {
-    /// The state now. It takes the driver's locks for milliseconds: not for every token.
+    /// The current state. A reading holds driver locks for milliseconds, so do not take one per token.
     ///
     /// # Errors
     /// [`NoHealth::Lost`], [`NoHealth::NoDevice`].

@@ -1,4 +1,4 @@
-//! What a device's memory does: weights tell their size, values are copied in and out, pages and states move.
+//! Traits of a device's memory: prepared matrices, the arena, pages and states.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use crate::ir::{KvLayout, PageId, Place, StateSlot};
 
 /// A weight matrix in a backend's own order.
 pub trait PreparedMatrix: fmt::Debug + Send + Sync {
-    /// Bytes that it keeps resident.
+    /// Resident size in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether its products are of int8 weights and int8 activations: which of a device's peaks they are
-    /// held against.
+    /// Whether products use int8 weights and int8 activations. Decides which peak of the device they are
+    /// compared with.
     fn multiplies_int8(&self) -> bool {
         false
     }
@@ -19,8 +19,8 @@ pub trait PreparedMatrix: fmt::Debug + Send + Sync {
 
 /// Memory for a plan's intermediate values.
 pub trait ArenaMemory: fmt::Debug + Send {
-    /// Copies rows of a value in, widened or narrowed as stored: `values` is `[n, place.cols]`,
-    /// written from row 0.
+    /// Copies rows of a value in, converted to the stored precision: `values` is `[n, place.cols]`, written
+    /// from row 0.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the rows do not fit the arena.
@@ -33,7 +33,7 @@ pub trait ArenaMemory: fmt::Debug + Send {
     fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError>;
 }
 
-/// Memory for what is kept of sequences: pages of keys and values, and states on devices that keep them.
+/// Memory for sequences: pages of keys and values, and recurrent states on devices that support them.
 pub trait PageMemory: fmt::Debug + Send {
     /// Copies one page onto another, in all layers.
     ///
@@ -41,34 +41,34 @@ pub trait PageMemory: fmt::Debug + Send {
     /// [`BackendError::Shape`] if a page is outside the pool.
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError>;
 
-    /// Appends a page's [`KvLayout::page_bytes`] bytes, those of each layout,
-    /// little-endian, to `out`. The bytes mean something to the same backend and layout only.
+    /// Appends a page's [`KvLayout::page_bytes`] bytes, for each layout in turn, to `out`; little-endian. The
+    /// bytes are valid for the same backend and layout only.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool.
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError>;
 
-    /// Fills a page with what [`PageMemory::export_page`] gave.
+    /// Fills a page with the bytes of [`PageMemory::export_page`].
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError>;
 
-    /// Adds layers of other heads, behind those that it has: each page has a part in them, too.
+    /// Appends layers with other heads to the existing ones. Every page covers them, too.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a device whose layers are all alike.
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a device with uniform layers only.
     fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
         let what = format!("layers of other keys and values, {layout:?}");
         Err(BackendError::Unavailable { what, reason: "on this device they are all alike".into() })
     }
 
-    /// The states of sequences, if the device keeps any.
+    /// Recurrent states of sequences, if the device supports them.
     fn states(&self) -> Option<&dyn StateMemory> {
         None
     }
 
-    /// [`PageMemory::states`], to change them.
+    /// Mutable access to [`PageMemory::states`].
     fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
         None
     }
@@ -76,19 +76,19 @@ pub trait PageMemory: fmt::Debug + Send {
 
 /// Slots for the states of recurrent layers.
 pub trait StateMemory {
-    /// Makes it `slots` slots of `elements` each, zeroed, in place of those that there are.
+    /// Replaces all slots by `slots` zeroed slots of `elements` each.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn allocate(&mut self, elements: usize, slots: usize) -> Result<(), BackendError>;
 
-    /// Copies a slot out, rounded to f32 where it is kept wider.
+    /// Copies a slot out, rounded to f32 if it is stored wider.
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long.
+    /// [`BackendError::Shape`] if the slot does not exist or `out` has another length.
     fn read(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError>;
 
-    /// Fills a slot with what [`StateMemory::read`] gave.
+    /// Fills a slot with the values of [`StateMemory::read`].
     ///
     /// # Errors
     /// As [`StateMemory::read`].

@@ -1,10 +1,10 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
-//! The operations and the steps that they run over are data of [`ir`](crate::ir). `memory` is what a device's memory
-//! does, `queue` steps that end later, `health` what a device says of itself, `source` where weights come from,
-//! `sidecar` where they may be kept. Implementations: `reference` (f64, the specification), `cpu` (portable, AVX2,
-//! AVX-VNNI, AVX-512, AMX, NEON), `cuda` (NVIDIA GPUs; feature `cuda`). A backend knows nothing of models,
-//! sequences or text.
+//! Operations and steps are plain data in [`ir`](crate::ir). `memory` has the traits of a device's memory,
+//! `queue` steps that complete asynchronously, `health` monitoring of a device. `source` is the reader of
+//! canonical weights, `sidecar` the cache file for prepared ones. Implementations: `reference` (f64, the
+//! specification), `cpu` (portable, AVX2, AVX-VNNI, AVX-512, AMX, NEON), `cuda` (NVIDIA GPUs; feature
+//! `cuda`). A backend has no notion of models, sequences or text.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -34,27 +34,27 @@ pub use source::MatrixSource;
 /// A model's weights in a backend's own form; ids index into it.
 #[derive(Debug)]
 pub struct Weights<B: Backend> {
-    /// By [`MatrixId`](crate::ir::MatrixId).
+    /// Indexed by [`MatrixId`](crate::ir::MatrixId).
     pub matrices: Vec<B::Matrix>,
-    /// By [`VectorId`](crate::ir::VectorId).
+    /// Indexed by [`VectorId`](crate::ir::VectorId).
     pub vectors: Vec<B::Vector>,
 }
 
-/// What an operation works on.
+/// The operands of an operation: weights, intermediate values, cache and step.
 #[derive(Debug)]
 pub struct Frame<'a, B: Backend> {
     /// Matrices and vectors.
     pub weights: &'a Weights<B>,
     /// All intermediate values; every [`Place`](crate::ir::Place) lies in it.
     pub arena: &'a mut B::Arena,
-    /// Keys and values, and states.
+    /// Keys and values, and recurrent states.
     pub kv: &'a mut B::KvPool,
-    /// The rows. [`StepInput::check`] has accepted it.
+    /// The step's rows, accepted by [`StepInput::check`].
     pub step: &'a StepInput,
 }
 
 impl<B: Backend> Frame<'_, B> {
-    /// Takes up the step. Called once before its operations.
+    /// Begins the step. Called once before its operations.
     ///
     /// # Errors
     /// As [`StepQueue::begin`].
@@ -62,11 +62,11 @@ impl<B: Backend> Frame<'_, B> {
         backend.queue().map_or(Ok(()), |queue| queue.begin(self))
     }
 
-    /// Runs a plan over the step that [`Frame::begin`] took up.
+    /// Runs a plan over the step that [`Frame::begin`] began.
     ///
     /// # Errors
-    /// The index of an operation, with what [`Backend::execute`] says of it; their number, where what
-    /// failed is all of them in one.
+    /// The index of the failed operation and the error of [`Backend::execute`]. The index is `ops.len()` if
+    /// the operations ran as one unit and the unit failed.
     pub fn run(&mut self, backend: &B, ops: &[Op]) -> Result<(), (usize, BackendError)> {
         if let Some(queue) = backend.queue() {
             return queue.run(ops, self);
@@ -79,36 +79,36 @@ impl<B: Backend> Frame<'_, B> {
 /// Memory of a device at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes of it.
+    /// Total bytes.
     pub bytes: u64,
-    /// Bytes that can be had.
+    /// Bytes available for allocation.
     pub free_bytes: u64,
 }
 
 /// A device that runs plans.
 ///
-/// # What a device must do
+/// # Required capabilities
 /// Four types of memory, and [`describe`](Backend::describe), [`element_bytes`](Backend::element_bytes),
 /// [`upload_vector`](Backend::upload_vector), [`prepare`](Backend::prepare), [`arena`](Backend::arena),
 /// [`kv_pool`](Backend::kv_pool), [`samples`](Backend::samples) and [`execute`](Backend::execute).
 ///
-/// # What only some can do
+/// # Optional capabilities
 /// | capability | reached by | without it |
 /// |---|---|---|
-/// | [`Monitor`]: tells of its health | [`Backend::monitor`] | [`NoHealth`] says why |
-/// | [`PackedFiles`]: keeps prepared matrices in files | [`Backend::packed_files`] | each load prepares them |
-/// | [`StepQueue`]: runs ahead of the host | [`Backend::queue`] | operations run one by one, and have ended |
-/// | [`StateMemory`]: keeps states of sequences | [`PageMemory::states`] | recurrent layers are refused |
-/// | layers of several heads | [`PageMemory::add_layers`] | plans that have them are refused |
-/// | [`DeviceMemory`]: tells what is free | [`Backend::memory`] | budgets do not look at it |
+/// | [`Monitor`]: reports health | [`Backend::monitor`] | [`NoHealth`] gives the reason |
+/// | [`PackedFiles`]: stores prepared matrices | [`Backend::packed_files`] | each load prepares them |
+/// | [`StepQueue`]: runs ahead of the host | [`Backend::queue`] | operations run synchronously, one by one |
+/// | [`StateMemory`]: holds recurrent states | [`PageMemory::states`] | recurrent layers are refused |
+/// | layers with different heads | [`PageMemory::add_layers`] | plans that have them are refused |
+/// | [`DeviceMemory`]: reports free memory | [`Backend::memory`] | budgets ignore it |
 /// | kernels for all operations | [`Backend::check_kernel`] | models that need others are refused |
 ///
 /// # Contract
-/// Running a step allocates nothing, and computes each row from that row (and its sequence's pages and state)
-/// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds for
-/// products in steps of any length, but on Hopper apart in steps of up to 64 tokens and in longer ones; and for
-/// attention apart in steps where the row is alone in its sequence and in others. Those have kernels of their
-/// own, which round otherwise.
+/// Running a step allocates nothing. Each row is computed from that row (and its sequence's pages and state)
+/// alone: its result has the same bits whatever other rows are in the step. CUDA has two exceptions, in which
+/// kernels with different rounding take over. On Hopper, products in steps of up to 64 tokens differ from
+/// those in longer steps. Attention differs between steps where the row is its sequence's only one and other
+/// steps.
 pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Memory for intermediate values.
     type Arena: ArenaMemory;
@@ -116,22 +116,22 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     type Vector: std::fmt::Debug + Send + Sync;
     /// A weight matrix in the backend's own order.
     type Matrix: PreparedMatrix;
-    /// Memory for what is kept of sequences: keys and values, and states.
+    /// Memory for sequences: keys and values, and recurrent states.
     type KvPool: PageMemory;
 
     /// Default number of prompt tokens per step: large enough to saturate the matrix products, small enough
     /// not to delay running answers.
     const PREFILL_CHUNK: usize = 256;
 
-    /// One line for people: device, instruction set, threads, modes.
+    /// One line for display: device, instruction set, threads, modes.
     fn describe(&self) -> String;
 
-    /// What it is set to that keys and values depend on. A saved prompt belongs to one such setting.
+    /// The setting that keys and values depend on. A saved prompt is valid for one such setting only.
     fn arithmetic(&self) -> &'static str {
         ""
     }
 
-    /// Bytes that an arena element asked for in `precision` takes.
+    /// Bytes per arena element of the requested `precision`.
     fn element_bytes(&self, precision: Precision) -> usize;
 
     /// Uploads a vector.
@@ -143,17 +143,17 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Repacks a matrix into the backend's order, once, at load.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`]; what the source has against a row (of
-    /// several, the first block's).
+    /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`], or the source's error for a row (the
+    /// first failing block's, if there are several).
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Self::Matrix, S::Error>;
 
-    /// About what a matrix takes once it is prepared, computed without reading it; padding does not count.
+    /// Approximate size of a prepared matrix, without padding and without reading the matrix.
     fn matrix_bytes(&self, shape: MatrixShape) -> usize {
         shape.form.bytes(shape.rows, shape.cols)
     }
 
-    /// Allocates an arena of `bytes` (from `Plan::arena_bytes`) for steps within
-    /// `limits`, and whatever scratch the plan's operations need beside it.
+    /// Allocates an arena of `bytes` (from `Plan::arena_bytes`) for steps within `limits`, and the scratch
+    /// memory that the plan's operations need.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -165,43 +165,44 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// [`BackendError::OutOfMemory`].
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<Self::KvPool, BackendError>;
 
-    /// Whether [`Op::Sample`] takes rows with this sampling itself, and does not leave them to the caller.
+    /// Whether [`Op::Sample`] supports this sampling. Otherwise the caller samples the row.
     fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool;
 
-    /// Runs one operation of the step that [`Frame::begin`] took up. With a [`StepQueue`] it may end later.
+    /// Runs one operation of the step that [`Frame::begin`] began. With a [`StepQueue`] it may complete
+    /// later.
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if operands do not fit each other, the arena or the weights.
+    /// [`BackendError::Shape`] if operands are inconsistent with each other, the arena or the weights.
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError>;
 
     /// Whether there is a kernel for an operation of this kind.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] names what there is no kernel for.
+    /// [`BackendError::Unavailable`] names the missing kernel.
     fn check_kernel(&self, op: &Op) -> Result<(), BackendError> {
         let _ = op;
         Ok(())
     }
 
-    /// The memory of the device, where it says.
+    /// Memory of the device, if it can be queried.
     fn memory(&self) -> Option<DeviceMemory> {
         None
     }
 
-    /// What tells of the device's health while it works.
+    /// A monitor for the device's health, usable while the device works.
     ///
     /// # Errors
-    /// [`NoHealth`]: there is nothing to ask. It keeps nobody from running.
+    /// [`NoHealth`] if the device has no monitor. The backend runs without one.
     fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
         Err(NoHealth::Cpu)
     }
 
-    /// Files of prepared matrices, if the device keeps any.
+    /// Cache files of prepared matrices, if the backend supports them.
     fn packed_files(&self) -> Option<&dyn PackedFiles<Self::Matrix>> {
         None
     }
 
-    /// Steps that end later than the calls that start them, if the device has such.
+    /// The asynchronous step queue, if the device has one.
     fn queue(&self) -> Option<&dyn StepQueue<Self>> {
         None
     }

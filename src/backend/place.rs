@@ -1,23 +1,22 @@
-//! Where values lie in an arena, and what is wrong with operands: as every backend says it.
+//! Byte ranges of values in an arena, and the shape errors that all backends share.
 
 use std::ops::Range;
 
 use super::BackendError;
 use crate::ir::{Misfit, Place, Rows};
 
-/// Operands that do not fit.
+/// The error for inconsistent operands.
 pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
     BackendError::Shape { op, expected, found }
 }
 
-/// Operands that share memory.
+/// The error for operands that share memory.
 pub(super) fn overlap_error(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
     shape_error(op, "operands that do not overlap".into(), format!("{places:?}"))
 }
 
 impl Place {
-    /// The bytes of the first `rows` rows, in an arena of `arena_bytes` with elements of
-    /// `element_bytes`.
+    /// Byte range of the first `rows` rows, in an arena of `arena_bytes` with elements of `element_bytes`.
     pub(super) fn range(
         &self,
         op: &'static str,
@@ -42,7 +41,7 @@ impl Place {
         }
     }
 
-    /// Rows that so many elements make.
+    /// Number of rows that make up `elements` elements.
     pub(super) fn whole_rows(&self, op: &'static str, elements: usize) -> Result<usize, BackendError> {
         if self.cols != 0 && elements.is_multiple_of(self.cols) {
             return Ok(elements / self.cols);

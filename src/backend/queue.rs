@@ -1,34 +1,35 @@
-//! Steps on a device that works while the host goes on.
+//! Steps on a device that works asynchronously to the host.
 
 use super::{Backend, BackendError, Frame};
 use crate::ir::Op;
 use crate::token::TokenId;
 
-/// A device whose work ends later than the calls that start it. It runs ahead: it may take up a step before the
-/// tokens of the one before were asked for, and be fed them ([`StepInput::fed`](crate::ir::StepInput::fed)).
+/// A device whose work completes after the calls that start it. It runs ahead: a step may begin before the
+/// previous step's tokens are read, and take those tokens as input
+/// ([`StepInput::fed`](crate::ir::StepInput::fed)).
 pub trait StepQueue<B: Backend> {
-    /// Takes up a step. Called once before its operations; the device copies the step's tables.
+    /// Begins a step. Called once before its operations; the device copies the step's tables.
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if the step is beyond the arena's limits,
-    /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
+    /// [`BackendError::Shape`] if the step exceeds the arena's limits, [`BackendError::OutOfMemory`],
+    /// [`BackendError::Device`].
     fn begin(&self, frame: &mut Frame<'_, B>) -> Result<(), BackendError>;
 
-    /// Runs a plan over the step that [`StepQueue::begin`] took up. With one arena come always the same
-    /// operations, weights and pool: a device may keep what it has recorded of them.
+    /// Runs a plan over the step that [`StepQueue::begin`] began. An arena is always used with the same
+    /// operations, weights and pool, so a device may reuse recorded graphs of them.
     ///
     /// # Errors
     /// As [`Frame::run`].
     fn run(&self, ops: &[Op], frame: &mut Frame<'_, B>) -> Result<(), (usize, BackendError)>;
 
-    /// Waits for the work so far.
+    /// Waits for all work queued so far.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn wait(&self) -> Result<(), BackendError>;
 
-    /// What [`Op::Sample`] gave the first `out.len()` rows, `steps_back` steps before the last one taken up: 0 or 1.
-    /// Waits for that step alone.
+    /// Results of [`Op::Sample`] for the first `out.len()` rows, from `steps_back` (0 or 1) steps before the
+    /// one begun last. Waits for that step alone.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if there are no such rows or steps, [`BackendError::Device`].

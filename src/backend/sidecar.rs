@@ -1,5 +1,5 @@
-//! A file in which a backend may keep a model's matrices as it prepared them, for the next load: what it is
-//! told of it, what it does, and why there is none.
+//! The sidecar: a file that stores a model's prepared matrices for later loads. Its description, the trait
+//! for reading and writing it, and the errors.
 
 use std::io;
 use std::path::Path;
@@ -9,78 +9,79 @@ use crate::quant::MatrixForm;
 /// A file of prepared matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Sidecar<'a> {
-    /// Where it is, or is to be.
+    /// Path of the file, which need not exist yet.
     pub path: &'a Path,
-    /// Stands for all that the matrices were made of: with another key it is a file of other matrices.
+    /// Hash of everything that the matrices depend on. A file with another key belongs to other matrices.
     pub key: [u8; 32],
     /// The matrices in order.
     pub shapes: &'a [MatrixShape],
-    /// Whether the file is mapped, and stays so, instead of being read: less work, and processes share the memory,
-    /// but who cuts the file short ends them, and who writes into it changes weights.
+    /// Whether the file is mapped for as long as the weights live, instead of being read. Mapping is less
+    /// work and shares memory between processes. But truncating the file then crashes them, and writing to it
+    /// changes weights.
     pub map: bool,
 }
 
-/// A device that keeps prepared matrices of type `M` in files.
+/// A backend that stores prepared matrices of type `M` in files.
 pub trait PackedFiles<M> {
-    /// The matrices that [`PackedFiles::keep`] wrote, in their order, in place of preparing them.
+    /// Reads the matrices that [`PackedFiles::keep`] wrote, in their order; they need not be prepared again.
     ///
     /// # Errors
-    /// [`NoSidecar`] says why the file cannot be used; nothing of it is.
+    /// [`NoSidecar`] if the file cannot be used; then nothing of it is used.
     fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<M>, NoSidecar>;
 
-    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`PackedFiles::restore`]. What
-    /// is there under that name is replaced at once, at the end.
+    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`PackedFiles::restore`]. An
+    /// existing file of that name is replaced atomically at the end.
     ///
     /// # Errors
-    /// [`NoSidecar`]; then all is as it was.
+    /// [`NoSidecar`]; the previous file, if any, is unchanged.
     fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[M]) -> Result<(), NoSidecar>;
 }
 
-/// What a matrix is prepared from, its values aside.
+/// Shape and form of a canonical matrix, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixShape {
     /// Output features.
     pub rows: usize,
     /// Input features.
     pub cols: usize,
-    /// How the canonical matrix stores its values.
+    /// Storage form of the canonical values.
     pub form: MatrixForm,
 }
 
-/// Why no matrices come from a file, or go to it. It keeps nobody from preparing them.
+/// Reason why a sidecar is not read or written. Matrices can still be prepared from the model's own files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSidecar {
-    /// The backend keeps no matrices.
+    /// The backend does not store matrices.
     #[error("this device keeps no prepared weights")]
     Unsupported,
     /// The file system refused.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is another one than expected: of what it is not.
+    /// The file does not match; the field completes "not ...".
     #[error("not {0}")]
     Not(&'static str),
-    /// There is no memory for the matrices.
+    /// The matrices do not fit in memory.
     #[error("no memory for {bytes} bytes of weights")]
     Memory {
-        /// Their bytes.
+        /// Size of the matrices.
         bytes: usize,
     },
-    /// The matrices are not what was written.
+    /// The data does not match its checksums.
     #[error("weights are damaged at byte {offset} or behind it")]
     Damaged {
-        /// Where the first block begins whose checksum is another.
+        /// Offset of the first block with a wrong checksum.
         offset: usize,
     },
 }
 
 impl NoSidecar {
-    /// Whether there is no file.
+    /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, NoSidecar::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

@@ -1,5 +1,5 @@
-//! Where a backend takes a weight matrix from: a block of rows at a time, so that none need be in memory
-//! as a whole beside what the backend makes of it.
+//! Sources of weight matrices. A backend reads a block of rows at a time, so the canonical matrix need not be
+//! in memory as a whole next to the prepared one.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -10,12 +10,12 @@ use super::BackendError;
 use crate::quant::{MatrixForm, WeightMatrix};
 use crate::room;
 
-/// Threads that read a whole matrix at most: more wait for memory.
+/// Maximum number of threads that read a whole matrix; more would be limited by memory bandwidth.
 const THREADS_MAX: usize = 8;
 
-/// A weight matrix whose rows can be had, as [`Backend::prepare`](super::Backend::prepare) wants it.
+/// A readable weight matrix, the input of [`Backend::prepare`](super::Backend::prepare).
 pub trait MatrixSource: Sync {
-    /// Why rows cannot be read, or the matrix cannot be prepared.
+    /// Error of reading rows or of preparing the matrix.
     type Error: From<BackendError> + Send;
 
     /// Output features.
@@ -24,20 +24,20 @@ pub trait MatrixSource: Sync {
     /// Input features.
     fn cols(&self) -> usize;
 
-    /// How the canonical matrix stores its values.
+    /// Storage form of the canonical values.
     fn form(&self) -> MatrixForm;
 
-    /// Makes `into` the canonical matrix of some rows, in the memory that it has if that is enough. A
-    /// backend asks for each row once, from several threads, each of which goes on in ascending order.
+    /// Overwrites `into` with the canonical matrix of some rows, reusing its memory if that is large enough.
+    /// A backend reads each row once, from several threads, each in ascending order.
     ///
     /// # Errors
-    /// What keeps the rows from being read.
+    /// The source's error for these rows.
     fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), Self::Error>;
 
     /// The canonical matrix of all rows, read on several threads.
     ///
     /// # Errors
-    /// What keeps rows from being read.
+    /// The source's error for any of the rows.
     fn whole(&self) -> Result<Cow<'_, WeightMatrix>, Self::Error> {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX);
         let rows_each = self.rows().div_ceil(threads).max(1);
@@ -52,7 +52,7 @@ pub trait MatrixSource: Sync {
             let read = |start| room::spawn_scoped(scope, move || part(start));
             let readers: Vec<_> = starts().map(read).collect();
             for (start, reader) in starts().zip(readers) {
-                // What a thread that cannot be started would have read is read here.
+                // A part without a thread (it could not be started) is read here.
                 let part = match reader {
                     Ok(reader) => reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
                     Err(_) => part(start)?,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::quant::{DenseMatrix, DenseValues, QuantError};
 
-    /// Rows of a matrix in memory, of which one may be bad.
+    /// Rows of a matrix in memory, with at most one bad row.
     struct Rows {
         matrix: WeightMatrix,
         bad: Option<usize>,

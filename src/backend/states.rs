@@ -1,4 +1,4 @@
-//! Slots of state in the host's memory, for the backends that compute there.
+//! Slots of recurrent state in host memory, for backends that compute on the host.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::{BackendError, StateMemory, shape_error};
 use crate::ir::{State, StateSlot, StateSlots, StepInput};
 use crate::room;
 
-/// Slots of so many elements, one behind the other.
+/// Slots of `elements` values each, stored contiguously.
 #[derive(Debug, Default)]
 pub(super) struct States<T> {
     slots: usize,
@@ -15,8 +15,8 @@ pub(super) struct States<T> {
 }
 
 impl<T> States<T> {
-    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no sequence writes
-    /// what another one uses is the step's to keep ([`StepInput::check_states`]).
+    /// Checks that the step's slots and rows are in range, and the operation's part of a slot.
+    /// [`StepInput::check_states`] guarantees that no sequence writes a slot that another one uses.
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -45,7 +45,7 @@ impl<T> States<T> {
         Ok(())
     }
 
-    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes. `check` has
+    /// An operation's part of a sequence's slots: the old state, if any, and the new one. `check` has
     /// accepted both.
     pub(super) fn parts(&mut self, state: &State, slots: StateSlots) -> (Option<&[T]>, &mut [T]) {
         let of = |slot: StateSlot| {
@@ -63,12 +63,12 @@ impl<T> States<T> {
         }
     }
 
-    /// The first element, and how many a slot has, for kernels that have called [`States::check`].
+    /// Pointer to the first element, and elements per slot, for kernels that have called [`States::check`].
     pub(super) fn base(&mut self) -> (*mut T, usize) {
         (self.values.as_mut_ptr(), self.elements)
     }
 
-    /// Where a slot lies that is as long as `elements`.
+    /// Range of a slot, which must be `elements` long.
     fn whole(&self, slot: StateSlot, elements: usize) -> Result<Range<usize>, BackendError> {
         if slot.index() < self.slots && elements == self.elements {
             return Ok(slot.index() * elements..(slot.index() + 1) * elements);
@@ -84,7 +84,7 @@ impl<T: Copy + Default + From<f32> + Into<f64>> StateMemory for States<T> {
         let bytes = count.saturating_mul(size_of::<T>());
         let no_memory = BackendError::OutOfMemory { bytes, what: "the states of sequences" };
         let mut values = Vec::new();
-        // Without states nothing is taken, and no room is looked for.
+        // Without states nothing is allocated, so the memory check is skipped.
         let has_room = count == 0 || room::has(bytes.saturating_add(room::SMALL_BYTES));
         if !has_room || values.try_reserve_exact(count).is_err() {
             return Err(no_memory);

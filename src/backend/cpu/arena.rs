@@ -1,5 +1,5 @@
-//! The arena: one buffer for all intermediate values, and the scratch that operations need beside
-//! it. Every access is checked against the buffer; kernels get [`Rows`].
+//! The arena: one buffer for all intermediate values, and scratch memory for operations. Every access is
+//! checked against the buffer; kernels get [`Rows`].
 
 use crate::backend::cpu::attention::partials;
 use crate::backend::cpu::matmul::panel::PanelArgs;
@@ -10,18 +10,18 @@ use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;
-/// From this many tokens on a step is worth huge pages; a smaller one touches little of each value.
+/// Minimum step size for huge pages; a smaller step touches little of each value.
 const TOKENS_FOR_HUGE_PAGES: usize = 64;
 
 /// Intermediate values and scratch of one plan.
 #[derive(Debug)]
 pub struct Arena {
     values: Buffer,
-    /// Whether huge pages have been asked for.
+    /// Whether huge pages have been requested.
     huge_pages: bool,
-    /// Activations of the running operation.
+    /// Packed activations of the running operation.
     pub(crate) activations: Activations,
-    /// Products of the running operation; the capacity fits every operation of the plan.
+    /// Products of the running operation; the capacity suffices for every operation of the plan.
     pub(crate) products: Vec<PanelArgs>,
     /// Partial results of the running attention, if its tiles are split.
     pub(crate) partials: Buffer,
@@ -36,7 +36,7 @@ impl Arena {
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
                 products = products.max(3 * matmul.products.len());
             } else if let Op::ExpertMatmul(experts) = op {
-                // One row at a time.
+                // Expert products pack one row at a time.
                 group_count = group_count.max(groups(experts.src.cols));
                 products = products.max(experts.top_k());
             }
@@ -54,7 +54,7 @@ impl Arena {
         })
     }
 
-    /// Called for each step before its first value is written.
+    /// Must be called once per step, before its first value is written.
     pub(crate) fn begin_step(&mut self, tokens: usize) {
         if tokens >= TOKENS_FOR_HUGE_PAGES && !self.huge_pages {
             self.huge_pages = true;
@@ -63,7 +63,7 @@ impl Arena {
         }
     }
 
-    /// The rows that `place` has in this step.
+    /// The rows of `place` in this step.
     pub(crate) fn rows(
         &mut self,
         op: &'static str,
@@ -85,7 +85,7 @@ impl Arena {
         Ok(Rows { ptr, rows: count, cols: place.cols })
     }
 
-    /// The values of several places at once, none overlapping another.
+    /// The values of several places at once, which must not overlap.
     pub(crate) fn slices<const N: usize>(
         &mut self,
         op: &'static str,
@@ -100,7 +100,7 @@ impl Arena {
         values.get_disjoint_mut(ranges).map_err(|_| overlap_error(op, places.map(|(place, _)| *place)))
     }
 
-    /// Rows of a place, for reading.
+    /// Rows of a place, read-only.
     pub(crate) fn slice(
         &self,
         op: &'static str,

@@ -1,19 +1,19 @@
-//! Packed matrices in a file that later loads read: no tensor is decoded or packed again.
+//! A cache file of packed matrices: later loads decode and pack no tensor again.
 //!
 //! | part | bytes |
 //! |---|---|
-//! | head | magic 8; version 4, in the byte order of the machine; matrices 4; key 32; where data begin 8; bytes of data 8 |
-//! | table | for each matrix rows 8, columns 8, where it begins 8, its bytes 8, code of its layout 8 |
-//! | checksums | CRC-32 of each block of 1 MiB of each matrix, 4 each |
-//! | data | at the next page's boundary the matrices, one close behind the other, each a multiple of 64 bytes |
+//! | head | magic 8; version 4 (native byte order); matrix count 4; key 32; data offset 8; data size 8 |
+//! | table | per matrix: rows 8, columns 8, offset in the data 8, bytes 8, layout code 8 |
+//! | checksums | CRC-32 of each 1 MiB block of each matrix, 4 each |
+//! | data | from the next page boundary, the matrices contiguously, each a multiple of 64 bytes |
 //!
-//! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in them
-//! is parsed: they are built again and compared. That proves bounds, alignment and sizes at once.
+//! Little-endian except for the version. Head and table follow from the request, so the reader parses
+//! nothing: it builds them again and compares. That proves bounds, alignment and sizes at once.
 //!
-//! Then all threads read blocks into the process's own memory and check the checksums of what they have read
-//! there. The bytes that are used are those that were checked, whatever happens to the file. With
-//! [`Sidecar::map`] the file is mapped, and its pages are checked and used. The file is written beside its
-//! name and renamed, so a process that maps the old one keeps it.
+//! Then all threads read blocks into the process's own memory and verify the checksums there. The bytes in
+//! use are the verified ones, whatever happens to the file. With [`Sidecar::map`] the file is mapped, and its
+//! pages are verified and used. The file is written under a temporary name next to the final one and renamed,
+//! so a process that has mapped the old file keeps it.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
@@ -30,20 +30,20 @@ use crate::file::{ReadAt, Temporary, open_regular};
 use crate::quant::{Bits, Codes};
 
 const MAGIC: &[u8; 8] = b"OTTAVACP";
-/// Increased whenever the same tensors are packed into other bytes.
+/// Must be incremented when the same tensors are packed into other bytes.
 const VERSION: u32 = 1;
-/// Where the key stands.
+/// Byte range of the key.
 const KEY: Range<usize> = 16..48;
-/// Bytes of what comes before the table.
+/// Size of the head, which precedes the table.
 const HEAD_BYTES: usize = 64;
 /// Bytes per checksum.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Bytes per read; they are checked while they are in a core's cache.
+/// Bytes per read, which are verified while they are in a core's cache.
 const READ_BYTES: usize = 128 << 10;
-/// Data begin at a multiple of this, the largest page size in use.
+/// Alignment of the data: the largest page size in use.
 const DATA_ALIGN: usize = 1 << 16;
 
-/// The matrices of `sidecar`'s file.
+/// Reads the matrices from the sidecar's file.
 pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
@@ -65,7 +65,7 @@ pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Resul
     Ok(matrices)
 }
 
-/// Writes the file of `sidecar`, or leaves all as it was.
+/// Writes the sidecar's file; on an error the previous file is unchanged.
 pub(crate) fn keep(
     sidecar: &Sidecar<'_>,
     order: Order,
@@ -84,7 +84,7 @@ pub(crate) fn keep(
     blocks.0.into_iter().try_for_each(write).map_err(io_error("write"))?;
     out.flush().map_err(io_error("write"))?;
     drop(out);
-    // The checksums tell a file that a crash has cut short.
+    // No sync: the checksums detect a file that a crash has truncated.
     temporary.rename_unsynced(sidecar.path).map_err(io_error("rename"))
 }
 
@@ -94,19 +94,19 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> NoSidecar {
 
 const LENGTH: NoSidecar = NoSidecar::Not("as long as its head says");
 
-/// Where a matrix lies in the data.
+/// Position of a matrix in the data.
 struct Place {
     shape: [usize; 2],
     layout: Layout,
     bytes: usize,
 }
 
-/// What a file holds but for the weights' values.
+/// Contents of a file, except for the weights' values.
 struct Contents {
     places: Vec<Place>,
     /// Head and table.
     head: Vec<u8>,
-    /// How many checksums follow.
+    /// Number of checksums.
     blocks: usize,
     data_at: usize,
     file_bytes: usize,
@@ -144,7 +144,7 @@ impl Contents {
         Some(Contents { places, head, blocks, data_at, file_bytes })
     }
 
-    /// Opens a file that begins as expected and is as long as expected; its checksums.
+    /// Opens a file with the expected head and length; returns its checksums.
     fn open(&self, path: &Path) -> Result<(ReadAt, Vec<u32>), NoSidecar> {
         let (file, metadata) = open_regular(path).map_err(io_error("open"))?;
         let wanted = self.head.len() + 4 * self.blocks;
@@ -158,15 +158,15 @@ impl Contents {
         Ok((ReadAt::new(file), checksums.map(|&bytes| u32::from_le_bytes(bytes)).collect()))
     }
 
-    /// Maps all data, unchecked.
+    /// Maps all data without verification.
     fn map(&self, file: &ReadAt) -> Result<Part, NoSidecar> {
         let mut part = Part::of_file(file.file()).map_err(io_error("map"))?;
-        // What comes before the data; a file may have become shorter since it was opened.
+        // Skips the part before the data; the file may have shrunk since it was opened.
         part.split(self.data_at).ok_or(LENGTH)?;
         Ok(part)
     }
 
-    /// Reads all data into memory of the process's own, on all threads, and checks them there.
+    /// Reads all data into the process's own memory on all threads and verifies it there.
     fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<Part, NoSidecar> {
         let bytes = self.file_bytes - self.data_at;
         let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
@@ -190,7 +190,7 @@ impl Contents {
         }
     }
 
-    /// Where block number `block` begins in the file.
+    /// File offset of block number `block`.
     fn block_offset(&self, block: usize) -> usize {
         let starts = self.places.iter().scan(self.data_at, |end, place| {
             let start = *end;
@@ -200,7 +200,8 @@ impl Contents {
         starts.flatten().nth(block).unwrap_or(self.data_at)
     }
 
-    /// Whether all up to the data is there, and is as expected but for the checksums.
+    /// Compares everything before the data with the expected bytes; checksums must be present, with any
+    /// value.
     fn compare(&self, found: &[u8]) -> Result<(), NoSidecar> {
         let same = |range: Range<usize>| found.get(range.clone()) == self.head.get(range);
         let expected = if !same(0..KEY.start - 4) {
@@ -218,9 +219,9 @@ impl Contents {
     }
 }
 
-/// A block that is read into memory.
+/// A block to be read into memory.
 struct Block<'a> {
-    /// Where it begins in the file.
+    /// Offset in the file.
     offset: usize,
     checksum: u32,
     bytes: &'a mut [u8],
@@ -241,12 +242,12 @@ impl Block<'_> {
     }
 }
 
-/// Blocks that are being read.
+/// The job of reading blocks.
 struct Reading<'a> {
     file: &'a ReadAt,
-    /// By chunk; each is one thread's.
+    /// By chunk; each lock is taken by one thread only.
     blocks: &'a [Mutex<Block<'a>>],
-    /// The first block that could not be read so far, and why.
+    /// The failed block with the lowest number so far, and its error.
     failed: Mutex<Option<(usize, NoSidecar)>>,
 }
 
@@ -261,7 +262,7 @@ unsafe fn read_block(job: &Reading<'_>, block: usize, _worker: usize) {
     }
 }
 
-/// A layout as a number.
+/// The code of a layout in the table.
 fn code(layout: Layout, order: Order) -> usize {
     match layout {
         Layout::Quant { kind, mins, halves } => {
@@ -289,7 +290,7 @@ impl Blocks<'_> {
         Blocks(matrices.iter().flat_map(|matrix| matrix.as_slice().chunks(BLOCK_BYTES)).collect())
     }
 
-    /// The blocks' checksums, made on all threads.
+    /// The blocks' checksums, computed on all threads.
     fn checksums(&self, pool: &Pool) -> Vec<u32> {
         let mut found = Vec::new();
         found.resize_with(self.0.len(), AtomicU32::default);
@@ -300,13 +301,13 @@ impl Blocks<'_> {
     }
 }
 
-/// Blocks that are being read.
+/// The job of computing checksums.
 struct Checking<'a> {
     blocks: &'a [&'a [u8]],
     found: &'a [AtomicU32],
 }
 
-/// Makes the checksum of block `block`.
+/// Computes the checksum of block `block`.
 unsafe fn check(job: &Checking<'_>, block: usize, _worker: usize) {
     job.found[block].store(crc32fast::hash(job.blocks[block]), Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! The arena in device memory, the step's tables, and the scratch that operations need beside them.
-//! Every place is checked here, on the host; kernels get addresses.
+//! The arena in device memory, the step's tables, and scratch memory for operations. All places are checked
+//! here, on the host; kernels get addresses.
 
 use std::sync::Arc;
 
@@ -28,24 +28,25 @@ pub struct Arena {
     /// Packed activations of a product, f16, and their rows' scales.
     pub(super) halves: DeviceBuffer,
     pub(super) inverse: DeviceBuffer,
-    /// Sums of the tiles that blocks share, and for each tile how many blocks have handed theirs in: zero
-    /// between operations.
+    /// Partial sums of tiles shared by several blocks, and per tile the number of blocks that have stored
+    /// theirs: zero between operations.
     pub(super) sums: DeviceBuffer,
     pub(super) sums_arrived: DeviceBuffer,
-    /// Parts of split attention, and how many of a head's have arrived: zero between operations.
+    /// Partial results of split attention, and per head the number that have arrived: zero between
+    /// operations.
     pub(super) partial: DeviceBuffer,
     pub(super) arrived: DeviceBuffer,
-    /// What the last two steps sampled.
+    /// Sampled tokens of the last two steps.
     pub(super) sampled: Sampled,
-    /// What the head notes of the logits that steps sample from.
+    /// Per-strip maxima of the logits, stored by the head's product for sampling.
     pub(super) noted: Option<Noted>,
-    /// Whether steps sample.
+    /// Whether the plan samples.
     pub(super) samples: bool,
     /// Recorded decode steps.
     pub(super) graphs: Graphs,
     /// The frequencies of the plan's rotations.
     frequencies: Vec<(Arc<[f64]>, DeviceBuffer)>,
-    /// Floats of `partial` that a split of a sequence takes, in the largest attention.
+    /// Floats in `partial` per split of a sequence, for the largest attention of the plan.
     partial_floats: usize,
 }
 
@@ -77,7 +78,7 @@ impl Arena {
                 _ => {}
             }
         }
-        // Prompts on Hopper have kernels of their own.
+        // Steps with more tokens on Hopper use kernels of their own.
         let tiled = if cuda.is_sm90(rows) { rows.min(SM90_TOKENS_MIN - 1) } else { rows };
         let (sums, sums_arrived) = scratch_bytes(tiled, context.info().multiprocessors);
         let samples = ops.iter().filter(|op| matches!(op, Op::Sample(_))).count();
@@ -104,12 +105,12 @@ impl Arena {
         })
     }
 
-    /// Whether its work goes to this context's stream.
+    /// Whether this memory belongs to `context`, and so to its stream.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// Takes up a step: its tables go to the device, and split attention gets its room.
+    /// Begins a step: uploads its tables and makes room for split attention.
     pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
         let slot = self.sampled.free_slot()?;
         self.step.upload(step, slot)?;
@@ -123,7 +124,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The rows that `place` has in this step.
+    /// The rows of `place` in this step.
     pub(super) fn rows(
         &self,
         op: &'static str,

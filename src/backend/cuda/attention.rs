@@ -12,12 +12,12 @@ use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{Attention, Heads, KvAppend, Operation, PAGE_TOKENS, Rope, RopePairing};
 
-/// Bytes of shared memory of `attention_prefill.cu` beside its tiles.
+/// Bytes of shared memory of `attention_prefill.cu` in addition to its tiles.
 const PREFILL_BESIDE: usize = attention_constant("PREFILL_BESIDE");
 const APPEND: &str = "kv_append";
 const ATTENTION: &str = "attention";
 
-/// Values of `heads.dim` elements a head, one row a token.
+/// Checks that values have `heads.dim` elements per head and one row per token.
 fn check_heads(
     op: &'static str,
     heads: Heads,
@@ -33,7 +33,7 @@ fn check_heads(
     }
 }
 
-/// The angles of a rotation: one row a token, no longer than a head.
+/// The angles of a rotation: one row per token, no longer than a head.
 pub(super) fn angles(
     op: &'static str,
     rope: &Rope,
@@ -76,8 +76,8 @@ impl Cuda {
         self.attend_prompts(&params, op.heads, shape)
     }
 
-    /// Both at once, for a step in which all sequences have one token; one after the other where a
-    /// sequence's result would lie on what others still read.
+    /// Append and attention as one launch, for a step in which all sequences have one token. They run one
+    /// after another if the destination overlaps inputs that other blocks still read.
     pub(super) fn append_and_attend(
         &self,
         append: &KvAppend,
@@ -114,10 +114,11 @@ impl Cuda {
         };
         let (block_heads, kernels) = heads_a_block(heads);
         let kernel = kernels[by_dim];
-        // A part a warp and head: its sums, their maximum, the sum of the weights; then prepared heads.
+        // One partial result per warp and head (weighted sum, maximum, sum of weights), then the prepared
+        // heads.
         let parts = DECODE_WARPS * block_heads * (heads.dim + 2);
         let shared_bytes = 4 * (parts + (block_heads + 2) * heads.dim);
-        // By the operation and the step's shape alone, as a recording wants it.
+        // Depends on the operation and the step's shape only, so that recordings stay valid.
         let splits =
             op.window.map_or(shape.splits, |window| shape.splits.min(splits_max(pages_seen(window))));
         let (count, at_once) = (shape.by_rows.unwrap_or(shape.sequences), shape.decodes_a_launch());
@@ -137,21 +138,21 @@ impl Cuda {
         heads: Heads,
         shape: Shape,
     ) -> Result<(), BackendError> {
-        // Heads of at most that many elements, keys at a time: as instantiated in the kernel's file.
+        // Maximum head_dim and keys per tile, as instantiated in the kernel's file.
         let (kernel, dim, keys) = match heads.dim {
             0..=64 => (Kernel::AttentionPrefill64, 64, 64),
             65..=128 => (Kernel::AttentionPrefill128, 128, 64),
             _ => (Kernel::AttentionPrefill256, 256, 32),
         };
         let shared_bytes = (TILE_ROWS + 2 * keys) * (dim + 8) * 2 + PREFILL_BESIDE;
-        // A tile's heads are neighbours: those of a group read the same keys and values.
+        // Heads are the fastest dimension: those of a group read the same keys and values.
         let blocks = [heads.query, shape.tiles, 1];
         // SAFETY: checked by `attention_params` and `inputs`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
     }
 }
 
-/// Checks what an attention's heads are made of.
+/// Checks the inputs of an append (queries, keys, values, norms, angles).
 fn inputs(op: &KvAppend, frame: &Frame<'_, Cuda>) -> Result<params::Inputs, BackendError> {
     let heads = op.heads;
     let (q_norm, q_eps) = norm(APPEND, frame.weights, op.q_norm.as_ref(), heads.dim)?;
@@ -181,7 +182,7 @@ fn inputs(op: &KvAppend, frame: &Frame<'_, Cuda>) -> Result<params::Inputs, Back
     })
 }
 
-/// Checks an attention of queries at `q`.
+/// Checks an attention with queries at `q`.
 fn attention_params(
     op: &Attention,
     q: Rows,
@@ -221,8 +222,8 @@ fn attention_params(
     Ok((params, shape))
 }
 
-/// Query heads of a block, and its kernels by the size of a head. Those of 5 and 7 have so few blocks on a
-/// multiprocessor that only whole groups of as many gain by them.
+/// Query heads per block, with the kernels for each size of head. Kernels for 5 and 7 heads have a low
+/// occupancy (blocks per multiprocessor), so only groups of exactly that size gain from them.
 const DECODE_KERNELS: [(usize, [Kernel; 3]); 6] = [
     (7, [Kernel::AttentionDecode7x8, Kernel::AttentionDecode7x16, Kernel::AttentionDecode7x32]),
     (5, [Kernel::AttentionDecode5x8, Kernel::AttentionDecode5x16, Kernel::AttentionDecode5x32]),
@@ -232,12 +233,12 @@ const DECODE_KERNELS: [(usize, [Kernel; 3]); 6] = [
     (1, [Kernel::AttentionDecode1x8, Kernel::AttentionDecode1x16, Kernel::AttentionDecode1x32]),
 ];
 
-/// Pages that a window of so many tokens touches at most.
+/// Maximum number of pages that a window of `window` tokens touches.
 fn pages_seen(window: u32) -> usize {
     (window as usize).saturating_sub(1).div_ceil(PAGE_TOKENS) + 1
 }
 
-/// The kernels whose blocks read a key head for the most query heads that divide its group.
+/// The kernels with the most query heads per block that divide a key head's group.
 fn heads_a_block(heads: Heads) -> (usize, [Kernel; 3]) {
     let group = heads.query / heads.kv.max(1);
     let divides = |&(count, _): &(usize, [Kernel; 3])| match count {

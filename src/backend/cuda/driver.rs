@@ -1,8 +1,8 @@
-//! The driver and one device of it: finding them, with the reason where there is none; the context
-//! and its one stream; errors, and that a lost device stays lost.
+//! The driver and one of its devices: finding devices, with the reason if there is none; the context and its
+//! only stream; errors, including the permanent loss of a device.
 //!
-//! cudarc's thin layer (`driver::result`) is used, not its safe one: one stream needs no events
-//! for each slice, nothing is freed behind our back, and errors come from the call that had them.
+//! Uses cudarc's thin layer (`driver::result`), not its safe one: a single stream needs no event per slice,
+//! nothing is freed implicitly, and each error is returned by the call that failed.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,45 +13,45 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::backend::{BackendError, DeviceMemory};
 
-/// CUDA 13.0: older drivers take neither machine code nor PTX of nvcc 13.
+/// CUDA 13.0: older drivers accept neither the machine code nor the PTX of nvcc 13.
 const DRIVER_MIN: i32 = 13_000;
 
-/// Why there is no CUDA device to run on.
+/// Reason why no CUDA device can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
     /// The driver's library is not installed.
     #[error("there is no NVIDIA driver ({0})")]
     NoDriver(String),
-    /// The driver does not start.
+    /// The driver failed to initialise.
     #[error("the NVIDIA driver does not start: {0}")]
     DriverFailed(String),
-    /// The driver is older than this program needs.
+    /// The driver is too old.
     #[error("the NVIDIA driver is for CUDA {found}, this program needs CUDA {needed}: update the driver")]
     DriverTooOld {
         /// The driver's CUDA version.
         found: String,
-        /// The version that is needed.
+        /// The required version.
         needed: String,
     },
-    /// There are fewer devices than asked for.
+    /// The requested device does not exist.
     #[error("there is no CUDA device {ordinal}: the driver shows {count}")]
     NoDevice {
-        /// The device asked for.
+        /// Index of the requested device.
         ordinal: usize,
-        /// Devices that there are.
+        /// Number of existing devices.
         count: usize,
     },
     /// This program was built without code for the device.
     #[error("this program has no code for {name} (compute capability {major}.{minor}): {reason}")]
     NoImage {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// Of its compute capability.
+        /// Major number of its compute capability.
         major: i32,
-        /// Of its compute capability.
+        /// Minor number of its compute capability.
         minor: i32,
-        /// What the driver said.
+        /// The driver's error.
         reason: String,
     },
 }
@@ -62,29 +62,29 @@ impl From<Unavailable> for BackendError {
     }
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its index.
+    /// Index of the device.
     pub ordinal: usize,
-    /// The maker's name.
+    /// Vendor's name for the device.
     pub name: String,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: usize,
-    /// Where it is on the bus, as NVML writes it: its index there may be another.
+    /// PCI bus id in NVML's format; the device's index there may differ.
     pub pci_bus_id: String,
-    /// Bytes of its memory.
+    /// Bytes of device memory.
     pub memory_bytes: usize,
-    /// Bytes of shared memory that a block may ask for.
+    /// Maximum shared memory per block, in bytes (opt-in).
     pub(super) shared_block_max: usize,
-    /// Bytes of shared memory of a multiprocessor.
+    /// Shared memory per multiprocessor, in bytes.
     pub(super) shared_multiprocessor: usize,
 }
 
 impl DeviceInfo {
-    /// Why no program of this crate runs on it.
+    /// Reason why this crate cannot use the device, if any.
     pub fn unusable(&self) -> Option<String> {
         let (major, minor) = self.compute_capability;
         let reason = format!("compute capability {major}.{minor}: this program needs 8.0 or later");
@@ -92,32 +92,32 @@ impl DeviceInfo {
     }
 }
 
-/// Looks for a device without taking hold of it.
+/// Queries a device without creating a context on it.
 ///
 /// # Errors
-/// [`Unavailable`] says what is missing.
+/// [`Unavailable`] with the reason.
 pub fn probe(ordinal: usize) -> Result<DeviceInfo, Unavailable> {
     find(ordinal).map(|(_, info)| info)
 }
 
-/// All devices of the driver, which may be none.
+/// All devices of the driver, possibly none.
 ///
 /// # Errors
-/// [`Unavailable`] says why there is no driver.
+/// [`Unavailable`] if there is no driver.
 pub fn devices() -> Result<Vec<DeviceInfo>, Unavailable> {
     (0..start()?).map(probe).collect()
 }
 
-/// Starts the driver; gives the number of its devices.
+/// Initialises the driver; returns the number of its devices.
 fn start() -> Result<usize, Unavailable> {
-    // cudarc panics where there is no library.
+    // cudarc panics if the library is missing.
     ["libcuda.so", "libcuda.so.1", "nvcuda.dll"]
         .iter()
         .map(|name| {
             // SAFETY: the driver's library may be loaded at any time.
             unsafe { libloading::Library::new(*name) }
         })
-        // What was found, else the reason of the first name.
+        // The library, or the error for the first name.
         .reduce(|first, next| if first.is_err() && next.is_ok() { next } else { first })
         .expect("a list of names")
         .map_err(|error| Unavailable::NoDriver(error.source().unwrap_or(&error).to_string()))?;
@@ -158,7 +158,7 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
-        // Domain, bus, device; the function of a card is 0.
+        // Domain, bus, device; the function number of a GPU is 0.
         pci_bus_id: format!(
             "{:08x}:{:02x}:{:02x}.0",
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
@@ -177,31 +177,31 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
 
 /// The driver's name of an error.
 fn name_of(error: DriverError) -> String {
-    // `DriverError`'s own `Display` asks the driver, too, and panics where that fails.
+    // The `Display` of `DriverError` also queries the driver, and panics if that fails.
     match error.error_name() {
         Ok(name) => name.to_string_lossy().into_owned(),
         Err(_) => format!("error {}", error.0 as u32),
     }
 }
 
-/// Whether a device takes no more work after this error, until a new process.
+/// Whether a device refuses all work after this error, until the process is restarted.
 fn loses_the_device(error: DriverError) -> bool {
     matches!(error.0 as u32, 214 | 220 | 226 | 700 | 702 | 708..=710 | 714..=719)
 }
 
-/// A call's error as the backend's.
+/// A call's error as a [`BackendError`].
 pub(super) fn device_error(info: &DeviceInfo, call: &'static str, error: DriverError) -> BackendError {
     let device = format!("CUDA device {} ({})", info.ordinal, info.name);
     BackendError::Device { device, call, error: name_of(error), lost: loses_the_device(error) }
 }
 
-/// A device taken hold of, with the stream that all its work goes to.
+/// A device's primary context, with the only stream for its work.
 pub(super) struct Context {
     info: DeviceInfo,
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// How often the stream was given work, and how much of that has been waited for.
+    /// Number of times that the stream was handed out for work, and that number at the last wait.
     given: AtomicU64,
     waited: AtomicU64,
     /// The error that lost the device.
@@ -220,7 +220,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Takes hold of a device.
+    /// Retains the primary context of a device.
     pub(super) fn new(ordinal: usize) -> Result<Arc<Context>, BackendError> {
         let (device, info) = find(ordinal)?;
         // SAFETY: the device is one of the driver's; the context is released by `Drop`.
@@ -246,16 +246,16 @@ impl Context {
         &self.info
     }
 
-    /// The stream, to be given work.
+    /// The stream, for submitting work.
     pub(super) fn stream(&self) -> sys::CUstream {
         self.given.fetch_add(1, Ordering::SeqCst);
         self.stream
     }
 
-    /// Makes the context this thread's. To be called before any other call of the driver.
+    /// Makes the context current on this thread. Must precede all other driver calls.
     ///
     /// # Errors
-    /// What lost the device, if it is lost.
+    /// The error that lost the device, if it is lost.
     pub(super) fn enter(&self) -> Result<(), BackendError> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());
@@ -264,7 +264,7 @@ impl Context {
         self.done("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context) })
     }
 
-    /// Waits for all work, if there is any.
+    /// Waits for all submitted work, if any.
     pub(super) fn wait(&self) -> Result<(), BackendError> {
         self.enter()?;
         let given = self.given.load(Ordering::SeqCst);
@@ -276,14 +276,14 @@ impl Context {
         Ok(())
     }
 
-    /// The device's memory now, the driver's own part of it taken.
+    /// Memory of the device now; the driver's own part is not free.
     pub(super) fn memory(&self) -> Result<DeviceMemory, BackendError> {
         self.enter()?;
         let (free, total) = self.done("cuMemGetInfo", result::mem_get_info())?;
         Ok(DeviceMemory { bytes: total as u64, free_bytes: free as u64 })
     }
 
-    /// A call's result as the backend's.
+    /// A call's result with the error of [`device_error`]. An error that loses the device is recorded.
     pub(super) fn done<T>(
         &self,
         call: &'static str,
@@ -298,8 +298,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // What fails while a lost device is let go of concerns nobody any more.
-        // SAFETY: all that used the stream and the context holds an `Arc` of it, so is gone.
+        // Errors while releasing a lost device are ignored.
+        // SAFETY: all users of the stream and the context hold an `Arc` of this, so none is left.
         unsafe {
             let _ = result::ctx::set_current(self.context);
             if !self.stream.is_null() {
@@ -310,7 +310,7 @@ impl Drop for Context {
     }
 }
 
-/// A point in the stream: to wait for, or to tell the time between two.
+/// A marker in the stream: to wait for, or to measure the time between two.
 #[derive(Debug)]
 pub(super) struct Event {
     context: Arc<Context>,
@@ -321,12 +321,12 @@ pub(super) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// One to wait for.
+    /// An event for waiting only.
     pub(super) fn untimed(context: &Arc<Context>) -> Result<Event, BackendError> {
         Event::new(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// One that has a time.
+    /// An event that records its time.
     pub(super) fn timed(context: &Arc<Context>) -> Result<Event, BackendError> {
         Event::new(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -337,14 +337,14 @@ impl Event {
         Ok(Event { context: Arc::clone(context), event })
     }
 
-    /// Puts it behind all work so far.
+    /// Records the event after all work so far.
     pub(super) fn record(&self) -> Result<(), BackendError> {
         // SAFETY: the event and the stream are the context's.
         let recorded = unsafe { result::event::record(self.event, self.context.stream()) };
         self.context.done("cuEventRecord", recorded)
     }
 
-    /// Waits until the stream has come by.
+    /// Waits until the stream has reached the event.
     pub(super) fn wait(&self) -> Result<(), BackendError> {
         self.context.enter()?;
         // SAFETY: the event is the context's.
@@ -352,7 +352,7 @@ impl Event {
         self.context.done("cuEventSynchronize", waited)
     }
 
-    /// Seconds to a later one, where both are timed and the stream has come by.
+    /// Seconds until a later event. Both must be timed, and the stream must have reached them.
     pub(super) fn seconds_until(&self, later: &Event) -> Result<f64, BackendError> {
         // SAFETY: both are events of the driver.
         let milliseconds = unsafe { result::event::elapsed(self.event, later.event) };
@@ -363,7 +363,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made by `new`; the driver keeps it until the stream has come by.
+            // SAFETY: made by `new`; the driver keeps it until the stream has reached it.
             let _ = unsafe { result::event::destroy(self.event) };
         }
     }

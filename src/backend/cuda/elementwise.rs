@@ -1,4 +1,4 @@
-//! Operations on single elements, rows and heads: everything but products and attention.
+//! Operations on single elements, rows and heads: all but products and attention.
 
 use super::attention::{angles, interleaved};
 use super::kernels::{Grid, Kernel};
@@ -16,10 +16,10 @@ use crate::token::TokenId;
 
 type Result = std::result::Result<(), BackendError>;
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
-/// `Unary` in elementwise.cu, and its argument.
+/// The code of `Unary` in elementwise.cu, and its argument.
 fn unary_code(f: UnaryFn) -> std::result::Result<(u32, f32), BackendError> {
     Ok(match f {
         UnaryFn::Activation(activation) => (activation_code(activation)?, 0.0),
@@ -31,7 +31,7 @@ fn unary_code(f: UnaryFn) -> std::result::Result<(u32, f32), BackendError> {
     })
 }
 
-/// The rows of `dst` and of `src`, which has its shape and is it or lies apart from it.
+/// The rows of `dst` and of `src`. Both have the same shape, and are the same value or do not overlap.
 fn pair(
     op: &'static str,
     [dst, src]: [&Place; 2],
@@ -52,7 +52,7 @@ fn blocks_of(elements: usize) -> Grid {
     Grid::line(elements.div_ceil(THREADS as usize), THREADS)
 }
 
-/// Refuses ids that a table does not have. Of fed rows the kernel takes care.
+/// Refuses ids outside the table. The kernel itself checks ids of fed rows.
 fn check_tokens(table: &Matrix, tokens: &[TokenId]) -> Result {
     match tokens.iter().find(|token| token.index() >= table.rows()) {
         Some(token) => {
@@ -62,7 +62,7 @@ fn check_tokens(table: &Matrix, tokens: &[TokenId]) -> Result {
     }
 }
 
-/// Refuses output rows that a step does not have.
+/// Refuses output rows that do not exist in the step.
 fn check_outputs(outputs: &[u32], tokens: usize) -> Result {
     match outputs.iter().find(|&&row| row as usize >= tokens) {
         Some(row) => Err(shape_error("gather_outputs", format!("rows below {tokens}"), format!("{row}"))),
@@ -71,7 +71,7 @@ fn check_outputs(outputs: &[u32], tokens: usize) -> Result {
 }
 
 impl Cuda {
-    /// What an operation checks of the step beside its shape.
+    /// Checks of the step's values that an operation needs in addition to shapes.
     pub(super) fn check_indices(&self, op: &Op, frame: &Frame<'_, Cuda>) -> Result {
         match op {
             Op::Embed(Embed { table, .. }) => {

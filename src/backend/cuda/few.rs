@@ -1,4 +1,4 @@
-//! How `matmul_few.cu` is launched.
+//! The launch of `matmul_few.cu`.
 
 use super::kernels::{Grid, Kernel};
 use super::many::PARTS_MAX;
@@ -6,39 +6,40 @@ use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
 use super::{Cuda, params};
 use crate::backend::BackendError;
 
-/// Every block turns all activations to f16 for itself, which costs L2 traffic in proportion to them. Tiles share
-/// activations that are packed once, for one more launch: they have more than so many tokens, or more than so many
-/// activations of several tokens. Neither kernel was far ahead around this number on an H200 (benches/record/h200).
+/// Limits of tokens and of activations (tokens · columns, for several tokens) for `matmul_few.cu`. Each of
+/// its blocks converts all activations to f16 for itself, at an L2 traffic proportional to their number.
+/// Tiles share activations that are packed once, at the cost of one more launch. On an H200, neither kernel
+/// was far ahead near these limits (benches/record/h200).
 const TOKENS_MAX: usize = 4;
 const ACTIVATIONS_MAX: usize = 16_384;
 /// `sizeof(FewShared)` in matmul_few.cu.
 const FIXED_BYTES: usize = 4672;
-/// Warps of a block. Each has a ring of slices that its weights come through.
+/// Warps per block. Each has a ring of slices for its weights.
 const WARPS: usize = 8;
-/// Codes of a slice.
+/// Bytes of codes per slice.
 const SLICE_BYTES: usize = 1024;
-/// Slices that a ring may have, best first: what is in flight of a multiprocessor's warps hides the latency of memory.
+/// Possible slices per ring, best first. Longer rings keep more loads in flight, which hides memory latency.
 const RING_SLICES: [usize; 3] = [8, 4, 2];
-/// Room of the smallest rings of any launch: a unit of 16 bits has four slices, and a matrix beside it may have scales and
-/// minimums in groups of 16 columns.
+/// Size of the smallest rings of any launch: a unit of 16-bit weights has four slices, and another matrix of
+/// the launch may have scales and minimums in groups of 16 columns.
 const RINGS_MIN_BYTES: usize = WARPS * 4 * (SLICE_BYTES + UNIT_STEPS * GROUP_BYTES * 2);
-/// Scales of a group of a strip.
+/// Bytes of the scales of a strip's group.
 const GROUP_BYTES: usize = 32;
-/// Blocks that a multiprocessor's registers hold.
+/// Maximum blocks per multiprocessor, limited by registers.
 const BLOCKS_MAX: usize = 2;
-/// Shared memory that the hardware keeps of each block.
+/// Shared memory per block that is reserved by the hardware.
 const RESERVED_BYTES: usize = 1024;
 
-/// A multiprocessor's shared memory.
+/// Sizes of shared memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedMemory {
-    /// What a launch of the kernel may ask for at most.
+    /// Maximum dynamic shared memory of a launch.
     pub(super) block_max: usize,
-    /// What all blocks share.
+    /// Shared memory of a multiprocessor, for all its blocks.
     pub(super) multiprocessor: usize,
 }
 
-/// Bytes of a unit's scales and minimums in a ring; 0 where there is no matrix.
+/// Bytes of a unit's scales and minimums in a ring; 0 without a matrix.
 fn scale_bytes(matrix: &params::Matrix) -> usize {
     if matrix.bits == 0 {
         return 0;
@@ -47,18 +48,19 @@ fn scale_bytes(matrix: &params::Matrix) -> usize {
     groups * GROUP_BYTES * if matrix.mins == 0 { 1 } else { 2 }
 }
 
-/// How `matmul_few.cu` is launched.
+/// Launch shape of `matmul_few.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FewShape {
     shared_bytes: usize,
-    /// Blocks that a multiprocessor holds.
+    /// Blocks that fit on a multiprocessor.
     blocks_per_multiprocessor: usize,
     ring_slices: usize,
     ring_scale_bytes: usize,
 }
 
 impl FewShape {
-    /// Bytes of a block but for its rings; none where activations are too many, or larger than a block's shared memory.
+    /// Shared memory of a block without its rings. `None` if there are too many activations for this kernel
+    /// or for a block's shared memory.
     fn fixed_bytes(tokens: usize, cols: usize, shared: SharedMemory) -> Option<usize> {
         let units = cols.div_ceil(UNIT_STEPS * STEP_COLS);
         let activations = tokens * (units * UNIT_STEPS * STEP_COLS + STEP_COLS) * 2;
@@ -67,8 +69,8 @@ impl FewShape {
         (few && bytes + RINGS_MIN_BYTES <= shared.block_max).then_some(bytes)
     }
 
-    /// `widest`: bits of the widest code; `scale_bytes`: the most of a unit's scales and minimums. As many blocks as
-    /// registers allow come before long rings.
+    /// Prefers the maximum number of blocks over long rings. `widest`: bits of the widest code;
+    /// `scale_bytes`: maximum size of a unit's scales and minimums.
     fn new(fixed_bytes: usize, widest: usize, scale_bytes: usize, shared: SharedMemory) -> FewShape {
         let unit_slices = UNIT_STEPS * STEP_COLS * STRIP_ROWS * widest / 8 / SLICE_BYTES;
         let shape = |blocks: usize, slices: usize| FewShape {
@@ -92,7 +94,7 @@ impl FewShape {
 }
 
 impl Cuda {
-    /// Shared memory of `matmul_few.cu`.
+    /// Shared memory for `matmul_few.cu`.
     fn few_shared(&self) -> SharedMemory {
         SharedMemory {
             block_max: self.kernels.dynamic_shared_max(Kernel::MatmulFew),
@@ -100,12 +102,13 @@ impl Cuda {
         }
     }
 
-    /// Shared memory of a block of `matmul_few.cu` but for its rings, if it multiplies so many tokens.
+    /// Shared memory of a block of `matmul_few.cu` without its rings, if that kernel multiplies this number
+    /// of tokens.
     pub(super) fn few_bytes(&self, tokens: usize, cols: usize) -> Option<usize> {
         FewShape::fixed_bytes(tokens, cols, self.few_shared())
     }
 
-    /// Launches a call for few tokens, whose blocks have [so many bytes](Cuda::few_bytes) beside their rings.
+    /// Launches a call for few tokens. `fixed_bytes` are those of [`Cuda::few_bytes`].
     pub(super) fn launch_few(
         &self,
         mut call: params::Matmul,
@@ -125,7 +128,7 @@ impl Cuda {
         let shape = FewShape::new(fixed_bytes, widest, scales, self.few_shared());
         call.ring_slices = shape.ring_slices as u32;
         call.ring_scale_bytes = shape.ring_scale_bytes as u32;
-        // A block has all parts of some strips.
+        // A block computes all parts of some strips.
         let groups = (call.row_blocks * call.parts).div_ceil(PARTS_MAX as u32) as usize;
         let blocks = groups.min(self.context.info().multiprocessors * shape.blocks_per_multiprocessor);
         let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, 256) };
@@ -141,8 +144,8 @@ mod tests {
     const RTX_4090: SharedMemory = SharedMemory { block_max: 99 << 10, multiprocessor: 100 << 10 };
     const H200: SharedMemory = SharedMemory { block_max: 227 << 10, multiprocessor: 228 << 10 };
 
-    /// Bits and bytes of a unit's scales: a scale per 128 columns, per 32, per 32 with minimums, per 16 with them, f16, and
-    /// the last two in one launch.
+    /// Bits, and bytes of a unit's scales: a scale per 128 columns, per 32, per 32 with minimums, per 16 with
+    /// minimums, f16, and the last two in one launch.
     const FORMATS: [(usize, usize); 6] = [(8, 32), (4, 128), (4, 256), (8, 512), (16, 32), (16, 512)];
 
     #[test]
@@ -164,7 +167,7 @@ mod tests {
         assert_eq!(shape(1, 22_016, 1, RTX_4090), Some((1, 4)));
         assert_eq!(shape(1, 28_672, 1, RTX_4090), None);
         assert_eq!(shape(1, 65_536, 0, RTX_4090), None);
-        // Another kernel's.
+        // Too many tokens for this kernel.
         assert_eq!(shape(2, 14_336, 0, H200), None);
         assert_eq!(shape(5, 32, 0, H200), None);
     }

@@ -1,6 +1,6 @@
-//! CUDA graphs: a decode step's launches, recorded once for each of its shapes and replayed with one
-//! call. What changes from step to step (ids, positions, pages) lies in device memory, so a
-//! recording holds for every step of its shape. And what the device takes for such a graph.
+//! CUDA graphs: the launches of a decode step, recorded once per shape and replayed with one call. Values
+//! that change from step to step (ids, positions, pages) are in device memory, so a recording is valid for
+//! every step of its shape. Also measures the device time of such a graph.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ use super::{Cuda, Op};
 use crate::backend::{Backend, BackendError, Frame};
 use crate::ir::StepInput;
 
-/// Recordings that an arena keeps; the oldest makes room for one more.
+/// Maximum recordings per arena; a new one replaces the oldest.
 const GRAPHS_MAX: usize = 128;
 
-/// All that a recording's launches have in them and that a step may change: equal keys, equal launches.
+/// All step-dependent arguments of a recording's launches: equal keys imply equal launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     tokens: usize,
     outputs: usize,
     sequences: usize,
     splits: usize,
-    /// Whether attention appends.
+    /// Whether attention appends keys and values itself.
     appends: bool,
-    /// The step's tables and, where there are splits, their parts: they move when they grow.
+    /// Addresses of the step's tables and, with splits, of the partial results. They change when the buffers
+    /// grow.
     tables: Address,
     partial: Address,
 }
 
 impl Key {
-    /// The key of a step of single tokens; prompts are seldom of the same shape twice.
+    /// The key of a step of single tokens; prompts rarely repeat a shape.
     fn of(step: &StepInput, buffers: &StepBuffers, partial: Address) -> Option<Key> {
         let shape = buffers.shape();
         shape.decodes_only().then(|| Key {
@@ -47,13 +48,13 @@ impl Key {
     }
 }
 
-/// The stream's recording in progress: at the latest it ends when this is dropped.
+/// A recording in progress on the stream. Dropping it ends the recording.
 struct Capture<'c>(&'c Context);
 
 impl<'c> Capture<'c> {
     fn begin(context: &'c Context) -> Result<Capture<'c>, BackendError> {
         context.enter()?;
-        // Other threads may use the driver meanwhile.
+        // Other threads may use the driver during the capture.
         let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the context; dropping this ends the capture.
         let begun = unsafe { result::stream::begin_capture(context.stream(), mode) };
@@ -71,12 +72,12 @@ impl<'c> Capture<'c> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        // SAFETY: the capture is under way. What it has recorded is of no use.
+        // SAFETY: the capture is under way. Its recording is discarded.
         let _ = unsafe { result::stream::end_capture(self.0.stream()) }.map(Recording);
     }
 }
 
-/// What was recorded, before it can be launched.
+/// A recorded graph, not yet executable.
 struct Recording(sys::CUgraph);
 
 impl Drop for Recording {
@@ -88,7 +89,7 @@ impl Drop for Recording {
     }
 }
 
-/// A recording, ready to be launched.
+/// An executable recording.
 #[derive(Debug)]
 struct Graph {
     context: Arc<Context>,
@@ -107,12 +108,12 @@ impl Drop for Graph {
     }
 }
 
-/// The recordings of an arena. Without a graph: the shape was seen once.
+/// The recordings of an arena. `None` marks a shape that was seen once.
 #[derive(Debug, Default)]
 pub(super) struct Graphs(Vec<(Key, Option<Graph>)>);
 
 impl Graphs {
-    /// Takes up a shape; lets go of those whose memory has moved, and of the oldest.
+    /// Adds a shape; drops recordings with outdated addresses, and the oldest one if there are too many.
     fn remember(&mut self, key: Key) {
         let moved =
             |old: &Key| old.tables != key.tables || old.splits == key.splits && old.partial != key.partial;
@@ -125,7 +126,7 @@ impl Graphs {
 }
 
 impl Cuda {
-    /// Runs a plan, and sends what it sampled on its way to the host.
+    /// Runs a plan and starts the copy of its sampled tokens to the host.
     pub(super) fn run_plan(
         &self,
         ops: &[Op],
@@ -138,7 +139,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Prompts and shapes that are new run launch by launch, others as a graph.
+    /// Runs prompts and new shapes launch by launch, known shapes as a graph.
     fn run_or_replay(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
         let key = Key::of(frame.step, &frame.arena.step, frame.arena.partial.address());
         let Some(key) = key else { return self.run_each(ops, frame) };
@@ -153,7 +154,7 @@ impl Cuda {
             let graph = self.record(ops, frame)?;
             frame.arena.graphs.0[index].1 = Some(graph);
         }
-        // Of what the launches check, the indices are new in each step.
+        // Among the checks in launches, only those of indices depend on the step.
         for (index, op) in ops.iter().enumerate() {
             self.check_indices(op, frame).map_err(|error| (index, error))?;
         }
@@ -163,10 +164,10 @@ impl Cuda {
         }
     }
 
-    /// Seconds that the device takes, by its own clock, for the operations of the step that
-    /// [`Frame::begin`] took up: each of so many replays of them as one graph, which follow each other
-    /// without the host. Before these the operations run twice, launched one by one and replayed, so that
-    /// what a driver does at first is not in the times. Nothing of it is kept.
+    /// Device seconds for each of `replays` replays of the operations as one graph, over the step that
+    /// [`Frame::begin`] began. Replays follow each other without the host. Before that, the operations run
+    /// twice, launched one by one and replayed once, so that the times exclude a driver's first-use work. The
+    /// graph is not kept.
     ///
     /// # Errors
     /// As [`Backend::execute`].
@@ -188,8 +189,8 @@ impl Cuda {
         ends.windows(2).map(|pair| pair[0].seconds_until(&pair[1])).collect()
     }
 
-    /// Runs a plan launch by launch. Where all sequences have one token, an append and its attention
-    /// are one, unless a page that is written is another sequence's too.
+    /// Runs a plan launch by launch. If all sequences have one token, an append and its attention are one
+    /// launch, unless a written page belongs to another sequence, too.
     fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
         let appends = frame.arena.step.shape().appends;
         let mut index = 0;
@@ -208,11 +209,11 @@ impl Cuda {
         Ok(())
     }
 
-    /// Records the launches of a step, without running them.
+    /// Records the launches of a step without running them.
     fn record(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<Graph, (usize, BackendError)> {
         let (context, whole) = (&self.context, |error| (ops.len(), error));
         let capture = Capture::begin(context).map_err(whole)?;
-        // A failed launch spoils the capture: its own error says more than the capture's.
+        // A failed launch invalidates the capture; the launch's error is the more precise one.
         self.run_each(ops, frame)?;
         let recording = capture.end().map_err(whole)?;
         // SAFETY: the graph was just made; its executable form does not need it.
@@ -223,7 +224,7 @@ impl Cuda {
 
     fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
         self.context.enter()?;
-        // SAFETY: by the key all that the graph's launches name is where it was.
+        // SAFETY: equal keys guarantee that all addresses in the graph's launches are unchanged.
         let launched = unsafe { result::graph::launch(graph.executable, self.context.stream()) };
         self.context.done("cuGraphLaunch", launched)
     }
@@ -241,7 +242,7 @@ mod tests {
     };
     use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
-    /// One token of each sequence, at positions of its own.
+    /// One token per sequence, all at the same position.
     fn step(tokens: &[u32], position: u32) -> StepInput {
         let count = tokens.len() as u32;
         let pages = position / PAGE_TOKENS as u32 + 1;
@@ -261,7 +262,7 @@ mod tests {
         step
     }
 
-    /// A plan that embeds tokens and picks outputs, with its memory.
+    /// A plan that embeds tokens and gathers outputs, with its memory.
     struct Lookup {
         cuda: Cuda,
         ops: [Op; 2],
@@ -332,7 +333,7 @@ mod tests {
             (0..2).for_each(|by| lookup.check(&shifted(shape, by)));
         }
         assert_eq!((lookup.arena.graphs.0.len(), lookup.recorded()), (GRAPHS_MAX, GRAPHS_MAX));
-        // The first shape is a new one again, the last is still there.
+        // The first shape is a new one again, the last is still recorded.
         let (first, last) = (shapes().next().unwrap(), shapes().last().unwrap());
         lookup.check(&shifted(first, 2));
         assert_eq!(lookup.recorded(), GRAPHS_MAX - 1);

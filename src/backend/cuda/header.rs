@@ -1,7 +1,7 @@
-//! Numbers that the host and the kernels share: each stands in a header of `kernels-cu/common/`, and is read from
-//! there while the crate is compiled.
+//! Constants shared by host and kernels. Each is defined in a header of `kernels-cu/common/`, and read from
+//! there at compile time.
 
-/// The value of `constexpr … NAME = value;` in `attention.cuh`. Without such a line the crate does not compile.
+/// The value of `constexpr … NAME = value;` in `attention.cuh`. Without such a line, compilation fails.
 pub(super) const fn attention_constant(name: &str) -> usize {
     constant(include_str!("../../../kernels-cu/common/attention.cuh"), name)
 }
@@ -32,7 +32,7 @@ const fn is_at(text: &[u8], start: usize, part: &[u8]) -> bool {
     true
 }
 
-/// The decimal number there, which a semicolon ends.
+/// Parses the decimal number at `start`, which ends at a semicolon.
 const fn number(text: &[u8], start: usize) -> usize {
     let (mut i, mut value) = (start, 0);
     while text[i] != b';' {

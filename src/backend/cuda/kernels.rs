@@ -1,4 +1,4 @@
-//! The kernels by name, and how they are launched.
+//! The table of kernels and their launch.
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -68,26 +68,26 @@ kernels! {
     Unary = "unary",
 }
 
-/// The kernels' machine code and PTX, as build.rs compiled them.
+/// The kernels' machine code and PTX, compiled by build.rs.
 static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
 
-/// How the names of kernels start that only code for compute capability 9.0 has.
+/// Name prefix of kernels that exist for compute capability 9.0 only.
 const ONLY_90: &str = "sm90_";
 
-/// How much of a multiprocessor's L1 a kernel prefers as shared memory, in per cent: a driver takes the nearest
-/// split that it has.
+/// Preferred share of a multiprocessor's L1 for shared memory, in per cent. A driver takes the nearest
+/// supported split.
 const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
 const CARVEOUT_PERCENT: i32 = 100;
 
 const LOAD: &str = "cuModuleLoadData";
-/// What loading says where the image has no code for a device.
+/// Errors of loading an image without code for the device.
 const NO_CODE: [CUresult; 3] = [
     CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
     CUresult::CUDA_ERROR_INVALID_PTX,
     CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
 ];
 
-/// Where the driver reads whole words.
+/// Aligned for the driver, which reads whole words.
 #[repr(align(16))]
 struct Image<T: ?Sized>(T);
 
@@ -96,10 +96,10 @@ struct Image<T: ?Sized>(T);
 pub(super) struct Kernels {
     context: Arc<Context>,
     module: sys::CUmodule,
-    /// By [`Kernel`]; none for what the loaded code does not have.
+    /// Indexed by [`Kernel`]; `None` for kernels missing in the loaded code.
     functions: Vec<Option<Function>>,
-    /// Whether a kernel may start before the one before it has ended (programmatic dependent launch):
-    /// the kernels wait themselves where they need its results.
+    /// Whether a kernel may start before the previous one has ended (programmatic dependent launch). Kernels
+    /// wait themselves before they read its results.
     overlap: bool,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Kernels {
 #[derive(Clone, Copy, Debug)]
 struct Function {
     handle: sys::CUfunction,
-    /// Bytes of dynamic shared memory that its launches may ask for, as the driver was told.
+    /// Maximum dynamic shared memory of a launch, in bytes, as set in the driver.
     dynamic_shared_max: usize,
 }
 
@@ -119,22 +119,22 @@ unsafe impl Sync for Kernels {}
 /// A launch's shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
-    /// Blocks.
+    /// Number of blocks.
     pub(super) blocks: [usize; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub(super) threads: [u32; 2],
     /// Bytes of dynamic shared memory.
     pub(super) shared_bytes: usize,
 }
 
 impl Grid {
-    /// `blocks` blocks of `threads` threads.
+    /// A one-dimensional grid of `blocks` blocks with `threads` threads.
     pub(super) fn line(blocks: usize, threads: u32) -> Grid {
         Grid { blocks: [blocks, 1, 1], threads: [threads, 1], shared_bytes: 0 }
     }
 }
 
-/// Loads the fat binary; where it has no code for the device, the reason is [`Unavailable`].
+/// Loads the fat binary; [`Unavailable`] if it has no code for the device.
 fn load_image(context: &Context) -> Result<sys::CUmodule, BackendError> {
     context.enter()?;
     // SAFETY: a whole fat binary, or text that ends with a zero.
@@ -150,9 +150,9 @@ fn load_image(context: &Context) -> Result<sys::CUmodule, BackendError> {
 }
 
 impl Kernels {
-    /// Loads the image. Every kernel may have all the shared memory that a block may have, and all have the
-    /// same carve-out: where one kernel wants another split of the first-level cache than the one before it,
-    /// a multiprocessor has to run empty first, and neither overlap nor early loads are left.
+    /// Loads the image. All kernels may use a block's maximum shared memory, and all have the same carve-out.
+    /// Before a kernel with another split of L1, a multiprocessor has to run empty, which prevents overlap
+    /// and early loads.
     pub(super) fn load(context: &Arc<Context>) -> Result<Kernels, BackendError> {
         let module = load_image(context)?;
         let mut kernels =
@@ -161,7 +161,7 @@ impl Kernels {
             let function = kernels.find(name)?;
             kernels.functions.push(function);
         }
-        // A card may be able to, but not code for older ones, which has no such wait.
+        // The card may support it but not the code: code for older cards has no such wait.
         let compiled_for = match kernels.functions.iter().flatten().next() {
             Some(function) => kernels.attribute(function.handle, Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
             None => 0,
@@ -170,19 +170,18 @@ impl Kernels {
         Ok(kernels)
     }
 
-    /// Whether the code that was loaded for this device has a kernel.
+    /// Whether the loaded code has a kernel.
     pub(super) fn has(&self, kernel: Kernel) -> bool {
         self.functions[kernel as usize].is_some()
     }
 
-    /// Bytes of dynamic shared memory that a launch of a kernel may ask for: what the driver was told. 0
-    /// where the loaded code does not [have](Kernels::has) it. A block that is to share a multiprocessor
-    /// with others has less.
+    /// Maximum dynamic shared memory of a kernel's launch, in bytes. 0 if the loaded code does not
+    /// [have](Kernels::has) it. A block that is to share a multiprocessor with others must use less.
     pub(super) fn dynamic_shared_max(&self, kernel: Kernel) -> usize {
         self.functions[kernel as usize].map_or(0, |function| function.dynamic_shared_max)
     }
 
-    /// Blocks of so many threads, without dynamic shared memory, that a multiprocessor holds at a time.
+    /// Number of blocks of `threads` threads, without dynamic shared memory, that fit on a multiprocessor.
     pub(super) fn blocks_per_multiprocessor(
         &self,
         kernel: Kernel,
@@ -198,7 +197,7 @@ impl Kernels {
         Ok(usize::try_from(blocks).unwrap_or(0))
     }
 
-    /// Finds a kernel and sets its attributes; none where only code for 9.0 has it.
+    /// Finds a kernel and sets its attributes; `None` for a kernel that only code for 9.0 has.
     fn find(&self, name: &str) -> Result<Option<Function>, BackendError> {
         let text = CString::new(name).unwrap_or_default();
         // SAFETY: the module lives as long as `self`.
@@ -208,7 +207,7 @@ impl Kernels {
             }
             handle => self.context.done("cuModuleGetFunction", handle)?,
         };
-        // Some drivers may count what the system keeps of each block as the kernel's own.
+        // Some drivers may include the system's reservation per block in the kernel's fixed size.
         let fixed = self.attribute(handle, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         let fixed = usize::try_from(fixed).unwrap_or(0);
         let dynamic_shared_max = self.context.info().shared_block_max.saturating_sub(fixed);
@@ -230,11 +229,11 @@ impl Kernels {
         self.context.done("cuFuncGetAttribute", value)
     }
 
-    /// Starts a kernel after all work so far; without blocks nothing happens.
+    /// Launches a kernel after all work so far; an empty grid is a no-op.
     ///
     /// # Safety
-    /// The loaded code [has](Kernels::has) the kernel, `params` is the kernel's own struct, its addresses
-    /// are valid for what the kernel does with this grid, and stay so until the stream has done it.
+    /// The loaded code [has](Kernels::has) the kernel, and `params` is the kernel's own struct. Its addresses
+    /// are valid for the kernel's accesses with this grid, until the stream has run it.
     pub(super) unsafe fn launch<P: bytemuck::Pod>(
         &self,
         kernel: Kernel,
@@ -280,11 +279,11 @@ impl Kernels {
     }
 }
 
-/// As a carve-out: the driver chooses one for each kernel.
+/// Carve-out value that leaves the choice to the driver, per kernel.
 #[cfg(feature = "_bench")]
 const DRIVERS_CHOICE: i32 = -1;
 
-/// What benches turn off, and what is off.
+/// Switches for benchmarks, and their state.
 #[cfg(feature = "_bench")]
 impl Kernels {
     pub(super) fn set_switches(&mut self, switches: super::Switches) -> Result<(), BackendError> {
@@ -299,7 +298,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// The carve-out, as the driver has it, and the overlap.
+    /// Whether the driver has our carve-out, and whether overlap is on.
     #[cfg(test)]
     pub(super) fn switches(&self) -> Result<(bool, bool), BackendError> {
         self.context.enter()?;
@@ -313,7 +312,7 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        // Steps may be under way that nobody will ask about; what they fail with concerns nobody.
+        // Steps may still be running; their errors have no recipient.
         if self.context.wait().is_ok() {
             // SAFETY: loaded by `load`, and no launch is under way.
             let _ = unsafe { result::module::unload(self.module) };
@@ -325,7 +324,7 @@ impl Drop for Kernels {
 mod tests {
     use super::*;
 
-    /// What planners see is what the driver keeps, for each kernel that the loaded code has.
+    /// The planned maximum equals the driver's, for each kernel of the loaded code.
     #[test]
     fn kernels_have_all_the_shared_memory_of_a_block_and_one_carve_out() {
         cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();

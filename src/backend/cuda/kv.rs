@@ -1,4 +1,4 @@
-//! The KV pool in device memory: `[layer][page]`, a page as `kernels-cu/common/kv.cuh` has it.
+//! The KV pool in device memory: `[layer][page]`, with the page layout of `kernels-cu/common/kv.cuh`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::params;
 use crate::backend::{BackendError, PageMemory};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PageId};
 
-/// Largest head that the attention kernels take.
+/// Maximum head_dim of the attention kernels.
 pub(super) const HEAD_DIM_MAX: usize = 256;
 
 /// Keys and values of all layers.
@@ -16,7 +16,7 @@ pub(super) const HEAD_DIM_MAX: usize = 256;
 pub struct KvPool {
     layout: KvLayout,
     pages: usize,
-    /// Of one layer.
+    /// Bytes of a page in one layer.
     page_bytes: usize,
     memory: DeviceBuffer,
 }
@@ -42,12 +42,12 @@ impl KvPool {
         Ok(KvPool { layout, pages, page_bytes, memory })
     }
 
-    /// Whether its work goes to this context's stream.
+    /// Whether this memory belongs to `context`, and so to its stream.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         self.memory.is_of(context)
     }
 
-    /// One layer, for a kernel of `heads`.
+    /// One layer, for a kernel with `heads`.
     pub(super) fn layer(
         &self,
         op: &'static str,
@@ -78,7 +78,7 @@ impl KvPool {
         })
     }
 
-    /// Where a page of a layer starts.
+    /// Byte offset of a page of a layer.
     fn offset(&self, layer: usize, page: PageId) -> Result<usize, BackendError> {
         if page.index() < self.pages {
             return Ok((layer * self.pages + page.index()) * self.page_bytes);

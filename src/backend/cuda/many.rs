@@ -1,5 +1,5 @@
-//! How `matmul_many.cu` is launched: the size of a tile, and which blocks share one; and into how many parts
-//! it and `matmul_few.cu` cut the columns.
+//! The launch of `matmul_many.cu`: tile sizes and the sharing of tiles by blocks. Also the number of parts
+//! into which it and `matmul_few.cu` divide the columns.
 
 use super::kernels::{Grid, Kernel};
 use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
@@ -7,18 +7,18 @@ use super::params::Finish;
 use super::{Cuda, params};
 use crate::backend::BackendError;
 
-/// Parts that columns are cut into at most: a warp each in `matmul_few.cu`.
+/// Maximum parts of the columns: one per warp in `matmul_few.cu`.
 pub(super) const PARTS_MAX: usize = 8;
-/// Units of columns that a part has at least, where a row has so many.
+/// Minimum units of columns per part, in rows with enough units.
 const PART_UNITS_MIN: usize = 2;
-/// Strips of a tile: half of them of each matrix of a gate.
+/// Strips per tile; a gated product takes half of them from each matrix.
 const TILE_STRIPS: usize = 8;
-/// Blocks per multiprocessor that products should have: parts are added until they do. Not measured on a card.
+/// Target number of blocks per multiprocessor, reached by adding parts. Not tuned on hardware.
 const BLOCKS_WANTED: usize = 2;
-/// Blocks per multiprocessor with shared tiles at most: beyond that tiles of 128 tokens fill the device.
+/// Maximum blocks per multiprocessor with shared tiles; above that, tiles of 128 tokens fill the device.
 const SHARED_BLOCKS_MAX: usize = 8;
 
-/// The tiles, by tokens; all but the last may be shared.
+/// Kernels by tokens per tile; all but the last one can share tiles.
 const TILES: [(usize, Kernel); 4] = [
     (16, Kernel::MatmulMany16),
     (32, Kernel::MatmulMany32),
@@ -26,15 +26,16 @@ const TILES: [(usize, Kernel); 4] = [
     (128, Kernel::MatmulMany128),
 ];
 
-/// Row blocks of a product: tiles of one block of tokens.
+/// Number of row blocks of a product, which are the tiles of one block of tokens.
 fn row_blocks(product: &params::Product) -> usize {
     let gated = product.epilogue == Finish::Gated as u32;
     let strips = if gated { TILE_STRIPS / 2 } else { TILE_STRIPS };
     (product.matrix.rows as usize).div_ceil(strips * STRIP_ROWS)
 }
 
-/// Parts of the columns of products that share a launch: as few as give every multiprocessor blocks enough. The
-/// number of tokens does not count, so that a token's bits do not depend on what shares its step.
+/// Number of parts of the columns for products in one launch: the fewest that give every multiprocessor
+/// enough blocks. It does not depend on the number of tokens, so that a token's bits do not depend on the
+/// rest of its step.
 pub(super) fn parts(products: &[params::Product], cols: usize, multiprocessors: usize) -> usize {
     parts_of(products.iter().map(row_blocks).sum(), cols, multiprocessors)
 }
@@ -47,14 +48,14 @@ fn parts_of(row_blocks: usize, cols: usize, multiprocessors: usize) -> usize {
     [1, 2, 4].into_iter().find(enough).unwrap_or(PARTS_MAX)
 }
 
-/// How `matmul_many.cu` is launched.
+/// Launch shape of `matmul_many.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ManyShape {
     kernel: Kernel,
-    /// Tokens of a tile.
+    /// Tokens per tile.
     tokens: usize,
     tiles: usize,
-    /// Blocks of a tile.
+    /// Blocks per tile.
     splits: usize,
 }
 
@@ -85,7 +86,7 @@ impl ManyShape {
         if self.tokens == 128 { 256 } else { 128 }
     }
 
-    /// Dynamic shared memory: the ring of stages in matmul_many.cu, of codes of so many bits.
+    /// Dynamic shared memory: the ring of stages in matmul_many.cu, for codes of `bits` bits.
     fn shared_bytes(&self, bits: usize) -> usize {
         let stages = match self.tokens {
             16 => 5,
@@ -94,26 +95,28 @@ impl ManyShape {
         };
         let steps = if self.tokens >= 64 && bits == 4 { 4 } else { 32 / bits };
         let activations = self.tokens * (steps * STEP_COLS + STEP_COLS) * 2;
-        // Codes, and of each step scales and minimums of 16 rows.
+        // Codes, and per step scales and minimums of 16 rows.
         let strip = steps * STEP_COLS * STRIP_ROWS * bits / 8 + steps * STRIP_ROWS * 2 * 2;
         stages * (activations + TILE_STRIPS * strip)
     }
 }
 
-/// Bytes of the sums that blocks hand in, and of the counters of tiles, for steps of up to so many tokens.
+/// Bytes of the partial sums that blocks store, and of the tiles' counters, for steps of up to `tokens_max`
+/// tokens.
 pub(super) fn scratch_bytes(tokens_max: usize, multiprocessors: usize) -> (usize, usize) {
     if tokens_max == 0 {
         return (0, 0);
     }
     let tile_tokens = TILES[..3].iter().find(|(tile, _)| tokens_max <= *tile).map_or(64, |(tile, _)| *tile);
-    // Up to 64 tokens parts are doubled only while blocks are fewer than wanted.
+    // Up to 64 tokens, parts are doubled only while there are too few blocks.
     let per_multiprocessor = if tokens_max <= 64 { 2 * BLOCKS_WANTED } else { SHARED_BLOCKS_MAX };
     let blocks = per_multiprocessor * multiprocessors;
     (blocks * tile_tokens * TILE_STRIPS * STRIP_ROWS * size_of::<f32>(), blocks * size_of::<u32>())
 }
 
 impl Cuda {
-    /// Launches products by `matmul_many.cu`, from packed activations; both matrices of a gate have one format.
+    /// Launches products with `matmul_many.cu` on packed activations. Both matrices of a gate must have one
+    /// format.
     pub(super) fn launch_tiles(
         &self,
         mut call: params::Matmul,
@@ -151,7 +154,7 @@ mod tests {
             (1002, 4096, 1),
             // Llama-3.2-1B: gate and up.
             (128, 2048, 4),
-            // Few columns are cut into parts of two units at least.
+            // Small matrices: parts have two units at least.
             (5, 576, 2),
             (5, 100, 1),
             (5, 1024, 4),

@@ -1,4 +1,4 @@
-//! [`Matmul`]: which kernel, in which shape, for how many tokens.
+//! [`Matmul`]: the choice of kernel and launch shape by number of tokens.
 
 use super::arena::Arena;
 use super::kernels::{Grid, Kernel};
@@ -61,7 +61,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Rounds the activations of a call to f16, once for all its products.
+    /// Converts the activations of a call to f16, once for all its products.
     fn activations(&self, call: &mut params::Matmul, arena: &Arena) -> Result<(), BackendError> {
         let (tokens, cols) = (call.tokens as usize, call.half_cols as usize);
         let (kernel, room) = if self.is_sm90(tokens) {
@@ -76,7 +76,7 @@ impl Cuda {
             return Err(shape_error(OP, expected, format!("{needed}")));
         }
         (call.halves, call.inverse) = (arena.halves.address(), arena.inverse.address());
-        // Made for as many tokens.
+        // Sized for the same number of tokens.
         (call.partial, call.arrived) = (arena.sums.address(), arena.sums_arrived.address());
         let params = params::Activations {
             src: call.src,
@@ -92,8 +92,8 @@ impl Cuda {
         unsafe { self.kernels.launch(kernel, Grid::line(tokens, 256), &params) }
     }
 
-    /// Multiplies packed activations. A warp multiplies both matrices of a gate with the same code, so those of
-    /// different formats are two launches: the gate's values, then the product with them.
+    /// Multiplies packed activations. A warp multiplies both matrices of a gate with the same code, so a gate
+    /// with two formats takes two launches: the gate's values, then the product with them.
     fn many(&self, call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
         let separate = |p: &params::Product| p.epilogue == Finish::Gated as u32 && p.up.bits != p.matrix.bits;
         let gate = |p: &params::Product| params::Product {
@@ -123,7 +123,7 @@ impl Cuda {
     }
 }
 
-/// Checks a product's shapes, and finds what the kernel needs.
+/// Checks a product's shapes and resolves its addresses.
 fn resolve(
     product: &Product,
     src: Rows,

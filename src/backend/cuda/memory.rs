@@ -1,4 +1,4 @@
-//! Device memory and page-locked host memory, owned; and the copies between them.
+//! Owned device memory and page-locked host memory, and copies between them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::driver::Context;
 use super::params::Address;
 use crate::backend::BackendError;
 
-/// Device memory, freed when it is dropped.
+/// Device memory, freed on drop.
 #[derive(Debug)]
 pub(super) struct DeviceBuffer {
     context: Arc<Context>,
@@ -18,7 +18,7 @@ pub(super) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// `bytes` of zeros for `what`; nothing is allocated for 0.
+    /// `bytes` zeroed bytes, for `what`; 0 bytes allocate nothing.
     pub(super) fn zeroed(
         context: &Arc<Context>,
         bytes: usize,
@@ -85,7 +85,7 @@ impl DeviceBuffer {
         self.bytes
     }
 
-    /// Whether its work goes to this context's stream.
+    /// Whether this memory belongs to `context`, and so to its stream.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
@@ -101,7 +101,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// Copies `values` in from byte `offset` on, after all work so far; returns when it is done.
+    /// Copies `values` to byte `offset`, after all work so far; returns when the copy is done.
     pub(super) fn upload<T: bytemuck::NoUninit>(
         &self,
         offset: usize,
@@ -113,13 +113,13 @@ impl DeviceBuffer {
             return Ok(());
         }
         self.context.enter()?;
-        // SAFETY: the range is inside; the source is not touched before the copy is waited for.
+        // SAFETY: the range is inside; the source is not modified before the copy is waited for.
         let copied = unsafe { result::memcpy_htod_async(address, bytes, self.context.stream()) };
         self.context.done("cuMemcpyHtoDAsync", copied)?;
         self.context.wait()
     }
 
-    /// Starts the copy of a page-locked buffer's first `bytes`.
+    /// Starts the copy of a page-locked buffer's first `bytes` to the device.
     pub(super) fn upload_pinned(&self, host: &HostBuffer, bytes: usize) -> Result<(), BackendError> {
         let address = self.check(0, bytes)?;
         let source = &host.words()[..bytes / 4];
@@ -128,7 +128,7 @@ impl DeviceBuffer {
         self.context.done("cuMemcpyHtoDAsync", copied)
     }
 
-    /// Starts the copy of `bytes` from `offset` on to the front of a page-locked buffer.
+    /// Starts the copy of `bytes` bytes at `offset` to the start of a page-locked buffer.
     pub(super) fn download_pinned(
         &self,
         offset: usize,
@@ -145,7 +145,7 @@ impl DeviceBuffer {
         self.context.done("cuMemcpyDtoHAsync", copied)
     }
 
-    /// Copies bytes from `offset` on out, after all work so far; returns when it is done.
+    /// Copies bytes from `offset` on to `out`, after all work so far; returns when the copy is done.
     pub(super) fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
         &self,
         offset: usize,
@@ -157,13 +157,13 @@ impl DeviceBuffer {
             return self.context.wait();
         }
         self.context.enter()?;
-        // SAFETY: the range is inside, and as long as the slice that is filled.
+        // SAFETY: the range is inside, and as long as the slice to fill.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, address, self.context.stream()) };
         self.context.done("cuMemcpyDtoHAsync", copied)?;
         self.context.wait()
     }
 
-    /// Starts a copy of `bytes` inside of the buffer; the ranges do not overlap.
+    /// Starts a copy of `bytes` within the buffer; the ranges must not overlap.
     pub(super) fn copy_within(&self, from: usize, to: usize, bytes: usize) -> Result<(), BackendError> {
         let (from, to) = (self.check(from, bytes)?, self.check(to, bytes)?);
         self.context.enter()?;
@@ -175,8 +175,8 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // Freeing waits for the work that may still use it. On a lost device it fails, and the
-        // memory goes with the process.
+        // Freeing waits for work that may still use the memory. On a lost device it fails, and the memory is
+        // freed with the process.
         if self.bytes > 0 && self.context.enter().is_ok() {
             // SAFETY: allocated by `uninitialised`, freed nowhere else.
             let freed = unsafe { result::free_sync(self.address) };
@@ -185,7 +185,7 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory of 32-bit words: copies from it do not stop for staging.
+/// Page-locked host memory of 32-bit words. Copies from and to it need no staging.
 #[derive(Debug)]
 pub(super) struct HostBuffer {
     context: Arc<Context>,
@@ -193,7 +193,7 @@ pub(super) struct HostBuffer {
     words: usize,
 }
 
-// SAFETY: owned memory; whoever shares it takes care of copies under way.
+// SAFETY: owned memory; code that shares it takes care of copies under way.
 unsafe impl Send for HostBuffer {}
 
 impl HostBuffer {
@@ -219,7 +219,7 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts(self.start, self.words) }
     }
 
-    /// The words, to be written while no copy of them is in flight.
+    /// The words, writable while no copy of them is in flight.
     pub(super) fn words_mut(&mut self) -> &mut [u32] {
         // SAFETY: as above, and borrowed uniquely.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.words) }
@@ -228,7 +228,7 @@ impl HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        // A copy may still read it; if the device is lost, none will.
+        // A copy may still be using it; on a lost device, none is.
         let _ = self.context.wait();
         // SAFETY: allocated by `zeroed`, freed nowhere else.
         let _ = unsafe { result::free_host(self.start.cast()) };

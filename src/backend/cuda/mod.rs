@@ -1,15 +1,15 @@
-//! The CUDA backend: kernels of our own on NVIDIA GPUs, through the driver interface.
+//! The CUDA backend: our own kernels on NVIDIA GPUs, through the driver API.
 //!
-//! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
-//! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
-//! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul` (with `few`, `many` and `sm90_matmul`: in which shape), `attention`, `sample` and `elementwise` check an operation on
-//! the host, once, and launch it; `graph` records the launches of decode steps and replays them;
-//! `bandwidth` measures the memory, `nvml` (feature `nvml`) asks the card how it is.
+//! `driver` finds a device and holds its context, `memory` owns allocations. `arena` holds a plan's values,
+//! `step` a step's tables, `kv` the pages, `weights` the matrices in the layout of `pack`. `kernels` loads
+//! and launches `kernels-cu/`; `params` mirrors its structs. `matmul`, `attention`, `sample` and
+//! `elementwise` check an operation once, on the host, and launch it; `few`, `many` and `sm90_matmul` choose
+//! launch shapes of products. `graph` records the launches of decode steps and replays them; `bandwidth`
+//! measures the memory, `nvml` (feature `nvml`) monitors the card.
 //!
-//! All work goes to one stream, in order; only reading waits for it, and sampled tokens are waited for
-//! without what follows them. What the device refuses
-//! asynchronously shows at the next wait, and a lost device refuses everything from then on.
+//! All work goes to one stream, in order. Only reads wait for it, and waiting for sampled tokens does not
+//! include later work. Asynchronous errors of the device are returned by the next wait, and a lost device
+//! refuses all further work.
 
 mod arena;
 mod attention;
@@ -58,10 +58,10 @@ pub use kv::KvPool;
 pub use switches::Switches;
 pub use weights::{Matrix, Vector};
 
-/// What tells of a device's health, whether a backend has it or not.
+/// A monitor for a device, whether or not a backend uses it.
 ///
 /// # Errors
-/// [`NoHealth`] says what there is none of.
+/// [`NoHealth`] with the missing part.
 pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
     #[cfg(feature = "nvml")]
     return nvml::monitor(&info.pci_bus_id);
@@ -72,19 +72,19 @@ pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
     }
 }
 
-/// How a CUDA backend is set up.
+/// Options of a CUDA backend.
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
-    /// Which device, as the driver numbers them.
+    /// Index of the device in the driver's order.
     pub ordinal: usize,
-    /// Whether a token's results have the same bits whatever shares its steps and however its prompt is cut.
-    /// Decodes cost what they cost without; prompts cost more: they attend a token at a time, and Hopper's own
-    /// products are left out.
+    /// Whether a token's results have the same bits whatever else is in its steps and however its prompt is
+    /// divided into chunks. Decodes cost the same. Prompts cost more: each of their tokens attends
+    /// separately, and Hopper's own products are not used.
     pub batch_invariant: bool,
 }
 
-/// One NVIDIA GPU. Work of several threads must not meet on it: a step's launches may be under
-/// recording, and who waits, waits for all.
+/// One NVIDIA GPU. Only one thread at a time may submit work: another thread's work could end up in a
+/// recording, and a wait waits for all of it.
 #[derive(Debug)]
 pub struct Cuda {
     kernels: Kernels,
@@ -93,7 +93,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Takes hold of a device and loads the kernels.
+    /// Opens a device and loads the kernels.
     ///
     /// # Errors
     /// [`BackendError::Unavailable`] with the reason ([`Unavailable`]), [`BackendError::Device`].
@@ -103,7 +103,7 @@ impl Cuda {
         Ok(Cuda { kernels, context, batch_invariant })
     }
 
-    /// As [`Cuda::new`], for benches of what ships beside what does not.
+    /// [`Cuda::new`] with switches, for benches that compare with and without an optimisation.
     #[cfg(feature = "_bench")]
     #[doc(hidden)]
     pub fn with_switches(options: &CudaOptions, switches: Switches) -> Result<Cuda, BackendError> {
@@ -112,13 +112,13 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// What the device is.
+    /// Properties of the device.
     pub fn device(&self) -> &DeviceInfo {
         self.context.info()
     }
 
-    /// Refuses memory of another backend: nothing orders its stream and this one's. Weights come from one backend
-    /// all, so the first tells, and a step does not look at hundreds.
+    /// Refuses memory of another backend, because its stream is not ordered with this one's. All weights come
+    /// from one backend, so checking the first matrix suffices.
     fn check_owner(&self, frame: &Frame<'_, Cuda>) -> Result<(), BackendError> {
         let (Frame { weights, arena, kv, .. }, own) = (frame, &self.context);
         let is_own = arena.is_of(own)
@@ -134,7 +134,7 @@ impl Cuda {
 const NO_DIFFERENCE: &str = "a difference of values";
 const NO_LAYER_NORM: &str = "a layer norm, or a norm with a bias";
 
-/// What this backend cannot do yet, though others can.
+/// The error for operations without a CUDA kernel.
 fn no_kernel(what: &str) -> BackendError {
     BackendError::Unavailable { what: what.into(), reason: "the CUDA backend has no kernel for it".into() }
 }
@@ -145,9 +145,9 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type KvPool = KvPool;
 
-    /// The narrowest product of Llama-3.2-1B then has 256 tiles of 128 by 128, enough for 132
-    /// multiprocessors; with 256 tokens it has 32. As computed, a step takes 122 MB of memory, one of
-    /// Llama-3.1-8B 219 MB and 33 Tflop: 60 ms of an H200 or so, which decodes beside it wait for.
+    /// With 2048 tokens, the narrowest product of Llama-3.2-1B has 256 tiles of 128 by 128, enough for 132
+    /// multiprocessors; with 256 tokens it has 32. By calculation, a step takes 122 MB of memory. A step of
+    /// Llama-3.1-8B takes 219 MB and 33 Tflop, about 60 ms on an H200, which concurrent decodes wait for.
     const PREFILL_CHUNK: usize = 2048;
 
     fn describe(&self) -> String {

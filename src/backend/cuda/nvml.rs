@@ -1,5 +1,5 @@
-//! A card's health from NVIDIA's management library (NVML), which is found at run time. Its types stay
-//! in here.
+//! A card's health from NVIDIA's management library (NVML), loaded at run time. Its types are used in this
+//! file only.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,12 +13,12 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 
 use crate::backend::{DeviceHealth, Monitor, NoHealth, Throttle};
 
-/// Containers have the name with the version only.
+/// Containers have the versioned name only.
 const NAMES: [&str; 3] = ["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
-/// Events taken from the queue in one go.
+/// Maximum number of events taken from the queue at a time.
 const EVENTS_MAX: usize = 256;
 
-/// The library, once a process: it starts slowly, and what waits for events must outlive no library.
+/// The library, initialised once per process: that is slow, and event sets must not outlive the library.
 fn library() -> Result<&'static Nvml, NoHealth> {
     static LIBRARY: OnceLock<Result<Nvml, NoHealth>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
@@ -39,7 +39,8 @@ fn load() -> Result<Nvml, NoHealth> {
     Err(NoHealth::NoLibrary(reason))
 }
 
-/// The card at a place on the bus, which is the same for CUDA and for NVML; their numbers may differ.
+/// A monitor for the card with this PCI bus id, which CUDA and NVML agree on; their device indices may
+/// differ.
 pub(super) fn monitor(pci_bus_id: &str) -> Result<Arc<dyn Monitor>, NoHealth> {
     let device = library()?.device_by_pci_bus_id(pci_bus_id).map_err(|error| match error {
         NvmlError::GpuLost => NoHealth::Lost { pci_bus_id: pci_bus_id.into() },
@@ -56,7 +57,7 @@ struct Card {
     xids: Mutex<Xids>,
 }
 
-/// Critical errors since the events were asked for.
+/// Critical errors since the event set was registered.
 #[derive(Debug)]
 struct Xids {
     events: Option<EventSet<'static>>,
@@ -64,7 +65,7 @@ struct Xids {
     last: Option<u64>,
 }
 
-/// Only Linux's library tells of events.
+/// Events are available on Linux only.
 fn xid_events(device: &Device<'static>) -> Option<EventSet<'static>> {
     #[cfg(target_os = "linux")]
     {
@@ -79,7 +80,7 @@ fn xid_events(device: &Device<'static>) -> Option<EventSet<'static>> {
 }
 
 impl Xids {
-    /// Takes up what has happened; gives the count, where it is known, and the last number.
+    /// Reads new events. Returns the count, if available, and the last number.
     fn read(&mut self) -> (Option<u64>, Option<u64>) {
         let Some(events) = &self.events else { return (None, None) };
         for _ in 0..EVENTS_MAX {
@@ -115,7 +116,7 @@ impl Monitor for Card {
     }
 }
 
-/// What the library answered.
+/// The library's results, one per query.
 struct Answers {
     name: Result<String, NvmlError>,
     memory: Result<MemoryInfo, NvmlError>,
@@ -131,7 +132,8 @@ struct Answers {
 }
 
 impl Answers {
-    /// As the backend's type; `None` if the card is lost. What else failed is not known, no more.
+    /// Converts to the backend's type; `None` if the card is lost. A query with any other error gives a
+    /// `None` field.
     fn health(self) -> Option<DeviceHealth> {
         let lost = [
             self.name.as_ref().err(),
@@ -168,7 +170,7 @@ impl Answers {
     }
 }
 
-/// Idleness is among NVML's reasons, and is none.
+/// Idleness is among NVML's throttle reasons, but is not throttling.
 fn throttle(reasons: ThrottleReasons) -> Vec<Throttle> {
     let named = [
         (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, Throttle::ApplicationClocks),
@@ -187,7 +189,7 @@ fn throttle(reasons: ThrottleReasons) -> Vec<Throttle> {
 mod tests {
     use super::*;
 
-    /// Of a card that tells nothing.
+    /// Results of a card that reports nothing.
     fn silent() -> Answers {
         Answers {
             name: Err(NvmlError::NotSupported),

@@ -1,12 +1,13 @@
-//! Weight matrices in the order of the A operand of `mma.m16n8k16`: one packing for every kernel.
+//! Weight matrices in the order of the A operand of `mma.m16n8k16`: one packing for all kernels.
 //!
-//! `kernels-cu/common/matrix.cuh` has the layout: strips of 16 rows, steps of 16 columns, 16 bytes a
-//! lane and load. Dense matrices become f16, scaled by a power of two a row where that keeps them in
-//! range; quantised ones keep their codes, stored unsigned with a zero point. Floats of 4 bits become 8-bit
-//! codes, which loses nothing; those of 8 bits become f16 as dense matrices do.
+//! `kernels-cu/common/matrix.cuh` describes the layout: strips of 16 rows, steps of 16 columns, 16 bytes per
+//! lane and load. Dense matrices become f16, with a power-of-two scale per row where needed to keep them in
+//! range. Quantised matrices keep their codes, stored unsigned with a zero point. 4-bit floats become 8-bit
+//! codes without loss; 8-bit floats become f16 like dense matrices.
 //!
-//! Strips are packed on several threads. Whatever the bits, a load takes 32 bytes of each of a strip's
-//! rows, and what four lanes get is made of two rows: a few operations on words of several weights.
+//! Strips are packed on several threads. For every code width, a load takes 32 bytes from each of a strip's
+//! rows, and the data of four lanes comes from two rows. So packing is a few operations on words of several
+//! weights.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
@@ -21,27 +22,27 @@ use crate::quant::{Bits, Codes, E2M1, MatrixForm, QuantForm, QuantMatrix, Weight
 pub(super) const STRIP_ROWS: usize = 16;
 /// Columns of a step.
 pub(super) const STEP_COLS: usize = 16;
-/// Steps of a unit: no group is longer, but whole rows.
+/// Steps per unit. No group is longer, except a whole row.
 pub(super) const UNIT_STEPS: usize = 8;
-/// Bytes that a load takes of each row: 64 columns of 4 bits, 32 of 8, 16 of 16.
+/// Bytes per load and row: 64 columns of 4 bits, 32 of 8, 16 of 16.
 const ROW_BYTES: usize = 32;
-/// Bytes of a load: 16 for each of a warp's 32 lanes.
+/// Bytes per load: 16 for each of a warp's 32 lanes.
 const LOAD_BYTES: usize = STRIP_ROWS * ROW_BYTES;
-/// Bytes of a load that rows `g` and `g + 8` make: those of lanes `4g` to `4g + 3`.
+/// Bytes of a load that come from rows `g` and `g + 8`, for lanes `4g` to `4g + 3`.
 const PAIR_BYTES: usize = 2 * ROW_BYTES;
-/// 1024 in f16, whose last bits count units.
+/// 1024 in f16, where the last mantissa bit is 1.
 const EXPONENT: u16 = 0x6400;
-/// Threads that pack a matrix at most: more wait for memory.
+/// Maximum threads that pack a matrix; more would be limited by memory bandwidth.
 const THREADS_MAX: usize = 16;
-/// Bytes of codes of a part: packing them takes several times as long as starting a thread.
+/// Bytes of codes per part: packing them takes several times as long as starting a thread.
 const PART_BYTES: usize = 1 << 18;
 
-/// Columns of packed activations: whole units.
+/// Columns of packed activations, rounded up to whole units.
 pub(super) fn half_cols(cols: usize) -> usize {
     cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
 }
 
-/// What a matrix of a form becomes, its scales per row aside.
+/// The stored form of a matrix, without scales per row.
 pub(super) fn stored(form: MatrixForm) -> MatrixForm {
     match form {
         MatrixForm::Quant(QuantForm { kind: Codes::E4m3, .. }) => MatrixForm::F16,
@@ -60,11 +61,11 @@ pub(super) struct Packed {
     pub(super) cols: usize,
     /// Bits of a weight: 4, 8 or 16.
     pub(super) bits: u32,
-    /// Steps that share a scale.
+    /// Steps per scale.
     pub(super) group_steps: u32,
-    /// Scales of a row.
+    /// Scales per row.
     pub(super) groups: usize,
-    /// `1024 + zero point`, as f16, twice.
+    /// `1024 + zero point` as f16, in both halves.
     pub(super) zero: u32,
     /// `[strips][loads of a row][32 lanes][16 bytes]`
     pub(super) codes: Vec<u8>,
@@ -74,18 +75,18 @@ pub(super) struct Packed {
     pub(super) mins: Option<Vec<f16>>,
 }
 
-/// What some strips become: their places in a [`Packed`]'s vectors.
+/// Some strips of a matrix: slices of a [`Packed`]'s vectors.
 struct Part<'a> {
     /// The first row.
     row: usize,
     codes: &'a mut [u8],
     scales: &'a mut [f16],
-    /// Empty where there are no minima.
+    /// Empty without minimums.
     mins: &'a mut [f16],
 }
 
 impl Packed {
-    /// Packs any matrix on as many threads as the machine runs at a time.
+    /// Packs any matrix on as many threads as the machine can run.
     pub(super) fn new(matrix: &WeightMatrix) -> Packed {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX);
         Packed::on_threads(matrix, threads)
@@ -103,7 +104,7 @@ impl Packed {
         cols.div_ceil(ROW_BYTES * 8 / bits as usize) * LOAD_BYTES
     }
 
-    /// Zeros for a shape.
+    /// An all-zero matrix of the given shape.
     fn blank([rows, cols]: [usize; 2], bits: u32, groups: usize, with_mins: bool) -> Packed {
         let strips = rows.div_ceil(STRIP_ROWS);
         let halves = || vec![f16::ZERO; strips * groups * STRIP_ROWS];
@@ -120,9 +121,9 @@ impl Packed {
         }
     }
 
-    /// Gives `work` all strips, in parts and on several threads.
+    /// Calls `work` for all strips, in parts, on several threads.
     fn fill(&mut self, threads: usize, work: impl Fn(Part<'_>) + Sync) {
-        // Not 0 where there are no columns, and so nothing to do.
+        // At least 1, for matrices without columns.
         let strip_bytes = Packed::strip_bytes(self.cols, self.bits).max(1);
         let strip_halves = (self.groups * STRIP_ROWS).max(1);
         let strips = (PART_BYTES / strip_bytes).max(1);
@@ -147,7 +148,7 @@ impl Packed {
         if groups > 1 {
             packed.group_steps = (matrix.group() / STEP_COLS) as u32;
         }
-        // Codes of 4 bits are unsigned already, larger ones where they have minima.
+        // 4-bit codes are always unsigned, wider ones if they have minimums.
         let (zero_point, flip) = match (with_mins, bits) {
             (true, _) => (0, 0),
             (false, 4) => (8, 0),
@@ -167,7 +168,7 @@ impl Packed {
                     to[codes.len()..].fill(0);
                     to.iter_mut().zip(codes).for_each(|(to, code)| *to = code ^ flip);
                     if bits == 4 && cols % 2 == 1 {
-                        // The half of the last byte that is no column.
+                        // The unused half of the last byte.
                         to[cols / 2] &= 15;
                     }
                 });
@@ -182,7 +183,7 @@ impl Packed {
         packed
     }
 
-    /// Floats, of 8 bits with their scales too.
+    /// Packs floats; 8-bit floats are multiplied by their scales.
     fn dense(matrix: &WeightMatrix, threads: usize) -> Packed {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let mut packed = Packed::blank([rows, cols], 16, 1, false);
@@ -199,7 +200,7 @@ impl Packed {
                     matrix.dequantize_row(part.row + row, &mut values);
                     let scale = row_scale(&values);
                     row_scales[row] = f16::from_f32(scale);
-                    // Both are powers of two, so a product has the bits of the quotient.
+                    // The scale is a power of two, so multiplying by its reciprocal is exact.
                     values.iter_mut().for_each(|value| *value *= scale.recip());
                     halves.convert_from_f32_slice(&values);
                     to.chunks_exact_mut(2)
@@ -214,7 +215,7 @@ impl Packed {
     }
 }
 
-/// A strip's rows, each filled up with zeros to whole loads.
+/// A strip's rows, each padded with zeros to whole loads.
 struct StripRows {
     /// `[16][loads][32]`
     bytes: Vec<u8>,
@@ -232,7 +233,7 @@ impl StripRows {
         rows.for_each(|(index, row)| write(index, row));
     }
 
-    /// The loads of the strip; `lanes` makes of two rows' bytes what their four lanes get.
+    /// Writes the loads of the strip. `lanes` combines the bytes of two rows to the data of their four lanes.
     fn pack(&self, out: &mut [u8], lanes: impl Fn(&[u8; ROW_BYTES], &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES]) {
         let (upper, lower) = self.bytes.split_at(self.bytes.len() / 2);
         let row_bytes = self.bytes.len() / STRIP_ROWS;
@@ -246,7 +247,8 @@ impl StripRows {
     }
 }
 
-/// One step: a lane's registers have two columns of the upper row, two of the lower, and the next two of both.
+/// One step. A lane's registers hold two columns of the upper row, two of the lower, then the next two of
+/// both.
 fn lanes_of_16_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
     let mut out = [0; PAIR_BYTES];
     for from in (0..ROW_BYTES).step_by(4) {
@@ -256,21 +258,21 @@ fn lanes_of_16_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PA
     out
 }
 
-/// Two steps of 8 bytes a lane, in the same order.
+/// Two steps of 8 bytes per lane, in the same order.
 fn lanes_of_8_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
     let mut out = [0; PAIR_BYTES];
     for from in (0..ROW_BYTES).step_by(2) {
         let (step, lane, second) = (from / 16, from % 16 / 4, from % 4 / 2);
         let to = 16 * lane + 8 * step + 4 * second;
-        // Byte by byte, which the compiler makes vector shuffles of.
+        // Byte by byte, which the compiler turns into vector shuffles.
         (out[to], out[to + 1]) = (upper[from], upper[from + 1]);
         (out[to + 2], out[to + 3]) = (lower[from], lower[from + 1]);
     }
     out
 }
 
-/// Four steps of a word a lane. Its nibbles 0 to 3 are the first columns of the lane's registers, 4 to 7 the
-/// second: one shift and mask gives a kernel both halves of a register.
+/// Four steps of one word per lane. Its nibbles 0 to 3 are the first columns of the lane's registers, 4 to 7
+/// the second ones. So one shift and mask give a kernel both halves of a register.
 fn lanes_of_4_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
     const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
     let mut out = [0; PAIR_BYTES];
@@ -287,7 +289,7 @@ fn lanes_of_4_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAI
     out
 }
 
-/// The integers that floats of 4 bits stand for, a byte each; of a row that is not there, zeros.
+/// The integers represented by 4-bit floats, one byte each; zeros for a missing row.
 fn widen_e2m1(codes: &[u8], flip: u8, to: &mut [u8]) {
     to.fill(0);
     for (to, pair) in to.chunks_mut(2).zip(codes) {
@@ -297,8 +299,8 @@ fn widen_e2m1(codes: &[u8], flip: u8, to: &mut [u8]) {
     }
 }
 
-/// Calls `work` for all items on up to so many threads, this one among them. What a thread that cannot be
-/// started would have done, the others do.
+/// Calls `work` for all items on up to `threads` threads, including this one. If a thread cannot be started,
+/// the others do its share.
 fn for_each<T: Send>(items: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
     let threads = threads.min(items.len());
     let items = Mutex::new(items.into_iter());
@@ -316,8 +318,8 @@ fn for_each<T: Send>(items: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
     });
 }
 
-/// A power of two that brings a row's largest value to at most 2¹³, so that f16 holds its small values
-/// as well as may be; 1 where it is in range already.
+/// A power of two that scales a row's largest value to at most 2¹³, so that f16 represents its small values
+/// as well as possible; 1 if the row is in range already.
 fn row_scale(values: &[f32]) -> f32 {
     let mut largest = [0.0f32; 16];
     for values in values.chunks(largest.len()) {
@@ -329,8 +331,8 @@ fn row_scale(values: &[f32]) -> f32 {
     2f32.powi((exponent - 13).clamp(-14, 15))
 }
 
-/// `[rows][groups]` from `row` on as `[strips][groups][8][2]`: rows g and g + 8 side by side; rows that are not
-/// there keep their zeros.
+/// Rearranges `[rows][groups]` from `row` on to `[strips][groups][8][2]`, with rows g and g + 8 adjacent;
+/// missing rows stay zero.
 fn by_strip(values: &[f16], groups: usize, row: usize, out: &mut [f16]) {
     for (strip, out) in out.chunks_mut((groups * STRIP_ROWS).max(1)).enumerate() {
         for index in 0..STRIP_ROWS {
@@ -347,12 +349,12 @@ mod tests {
     use super::*;
     use crate::quant::{DenseMatrix, DenseValues, QuantParts, code_bytes_per_row};
 
-    /// Lanes of a warp, and bytes of a lane's load.
+    /// Lanes per warp, and bytes per lane and load.
     const LANES: usize = 32;
     const LANE_BYTES: usize = 16;
 
-    /// Where a weight lies in a strip's row of loads: its lane, and its number among the lane's eight
-    /// weights of the step. Numbers 0 and 1 are the two columns of register 0, and so on.
+    /// Position of a weight in a step: its lane, and its index among the lane's eight weights. Indices 0 and
+    /// 1 are the two columns of register 0, and so on.
     fn place_in_step(row: usize, col: usize) -> (usize, usize) {
         let (lower, in_step) = (row % STRIP_ROWS / 8, col % STEP_COLS);
         let lane = row % 8 * 4 + in_step / 4;
@@ -360,7 +362,7 @@ mod tests {
         (lane, 2 * register + in_step % 2)
     }
 
-    /// The first byte of the 16 that hold a weight, the step among theirs, and its number there.
+    /// The first byte of the 16 that hold a weight, the step within them, and the weight's index in the step.
     fn find(cols: usize, bits: u32, row: usize, col: usize) -> (usize, usize, usize) {
         let steps = 16 / bits as usize;
         let (load, step) = (col / (steps * STEP_COLS), col / STEP_COLS % steps);
@@ -369,7 +371,7 @@ mod tests {
         (((row / STRIP_ROWS * loads + load) * LANES + lane) * LANE_BYTES, step, number)
     }
 
-    /// The codes of a matrix, put in their places one by one.
+    /// The codes of a matrix, placed one by one.
     fn one_by_one(matrix: &WeightMatrix, packed: &Packed) -> Vec<u8> {
         let (rows, cols, bits) = (matrix.rows(), matrix.cols(), packed.bits);
         let mut codes =
@@ -401,7 +403,7 @@ mod tests {
         codes
     }
 
-    /// What a kernel makes of the bits: registers as `step_operand` in matrix.cuh takes them.
+    /// A weight as decoded by a kernel, with the registers that `step_operand` in matrix.cuh expects.
     fn weight(packed: &Packed, row: usize, col: usize) -> f32 {
         let (start, step, number) = find(packed.cols, packed.bits, row, col);
         let lane = &packed.codes[start..start + LANE_BYTES];
@@ -444,7 +446,7 @@ mod tests {
             Codes::Int(bits @ (Bits::Five | Bits::Six | Bits::Eight)) => {
                 (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8
             }
-            // All but the two of NaN.
+            // All codes except the two NaNs.
             Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
             _ => x as u8,
         };
@@ -511,8 +513,8 @@ mod tests {
                     matrix.dequantize_row(row, &mut values);
                     let largest = values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
                     for (col, &value) in values.iter().enumerate() {
-                        // Half an ulp of f16, whose subnormal numbers begin 27 powers of two below the row's largest
-                        // value, and at 2⁻²⁸ at the least.
+                        // Half an ulp of f16. Its subnormal numbers begin 27 powers of two below the row's
+                        // largest value, and at 2⁻²⁸ at the least.
                         let error = (weight(&packed, row, col) - value).abs();
                         let bound = value.abs() / 2048.0 + (largest * 2f32.powi(-37)).max(2f32.powi(-39));
                         assert!(error <= bound, "({row}, {col}): {value} is {error} off");
@@ -524,7 +526,7 @@ mod tests {
 
     #[test]
     fn parts_and_threads_pack_the_bytes_of_weights_one_by_one() {
-        // One that is cut into parts, one whose rows end within a byte, and one with a tail everywhere.
+        // A matrix in several parts, one with rows that end within a byte, and one with padding everywhere.
         for [rows, cols] in [[300, 4096], [19, 33], [49, 100], [0, 64], [3, 0]] {
             let quant = |kind: Codes, mins| random_quant([rows, cols], kind, 32, mins);
             let kinds = [(Bits::Four, false), (Bits::Four, true), (Bits::Six, false), (Bits::Eight, true)]

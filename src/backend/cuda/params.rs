@@ -1,4 +1,4 @@
-//! The kernels' parameters, field for field as in `kernels-cu/`: the structs there name the ones here.
+//! The kernels' parameters, field for field as in `kernels-cu/`; the structs there refer to the ones here.
 //! Sizes are asserted on both sides. Pointers are device addresses.
 
 use super::no_kernel;
@@ -8,12 +8,13 @@ use crate::ir::Activation;
 /// A device address.
 pub(super) type Address = u64;
 
-/// Fewest tokens for `sm90_matmul_many.cu`: fewer would not fill two tiles, and `matmul_many.cu` has one for them.
+/// Minimum tokens for `sm90_matmul_many.cu`: fewer do not fill two tiles, and `matmul_many.cu` has one tile
+/// for them.
 pub(super) const SM90_TOKENS_MIN: usize = 65;
-/// Tokens of a slab of activations are a multiple of these: the largest tile's.
+/// Alignment of a slab's tokens: those of the largest tile.
 pub(super) const SLAB_TOKENS: usize = 128;
 
-/// What `matmul.cuh` calls the epilogues.
+/// The epilogues of `matmul.cuh`.
 #[derive(Clone, Copy)]
 pub(super) enum Finish {
     Store = 0,
@@ -293,5 +294,5 @@ mirrored! {
     }
 }
 
-/// Products of a launch at most.
+/// Maximum products per launch.
 pub(super) const PRODUCTS_MAX: usize = 4;

@@ -1,8 +1,8 @@
-//! [`Op::Sample`](crate::ir::Op::Sample), and the way of its tokens: to the host, which may come for
-//! them one step later, and to the next step's embedding, which need not wait for the host.
+//! [`Op::Sample`](crate::ir::Op::Sample) and the transfer of its tokens: to the host, which may read them one
+//! step later, and to the next step's embedding, which need not wait for the host.
 //!
-//! Steps take turns with two slots each of ids on the device, of a copy on the host, and of an event
-//! behind that copy; `step` has its tables in page-locked memory by the same turns.
+//! Steps alternate between two slots. Each slot has ids on the device, a copy of them on the host, and an
+//! event after that copy; `step` alternates its page-locked tables in the same way.
 
 use std::sync::Arc;
 
@@ -17,30 +17,30 @@ use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, Samp
 use crate::token::TokenId;
 
 const OP: &str = "sample";
-/// Of a block of sample.cu.
+/// Threads per block of sample.cu.
 const THREADS: u32 = 512;
-/// As in sampled.cuh: in place of an id, an output of the step before.
+/// As in sampled.cuh: marks an id as an output of the previous step.
 pub(super) const FED: u32 = 1 << 31;
-/// As in sampled.cuh: in place of an id, none.
+/// As in sampled.cuh: the id of a row without a token.
 const NO_TOKEN: u32 = u32::MAX;
-/// As in sample.cu: the kernel draws from so many tokens at most.
+/// As in sample.cu: maximum number of columns that the kernel draws from.
 const DRAW_COLS_MAX: usize = 1 << 18;
-/// As in logits.cuh: the columns that a block reads in a turn.
+/// As in logits.cuh: columns that a block reads per iteration.
 const TURN_COLS: usize = 2048;
-/// Of candidates.cuh's `SharedBins`.
+/// Size of candidates.cuh's `SharedBins`.
 const BINS_BYTES: usize = 4 * (2 * 2048 + 4);
-/// Blocks of a row at most: each reads what the head has noted of all of it.
+/// Maximum blocks per row: each of them reads all maxima that the head stored for the row.
 const PARTS_MAX: usize = 8;
 const STORE: Epilogue = Epilogue::Write(Write::Store);
 
-/// What a slot's step may have in flight.
+/// State of a slot's work on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// Nothing.
+    /// No work in flight.
     Done,
-    /// Work that no event stands behind.
+    /// Work without an event after it.
     Open,
-    /// Work up to the slot's event.
+    /// Work that ends with the slot's event.
     Copying,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Sampled {
     ids: DeviceBuffer,
     outputs_max: usize,
     slots: [Slot; 2],
-    /// The last step's slot.
+    /// Slot of the last step.
     current: usize,
 }
 
@@ -83,7 +83,7 @@ impl Sampled {
         params::Sampled { ids: self.ids.address(), outputs_max: self.outputs_max as u32, unused: 0 }
     }
 
-    /// The slot of the next step, once the step that had it before is over.
+    /// The slot for the next step, after its previous step has completed.
     pub(super) fn free_slot(&mut self) -> Result<usize, BackendError> {
         let next = 1 - self.current;
         self.finish(next)?;
@@ -91,13 +91,13 @@ impl Sampled {
         Ok(next)
     }
 
-    /// The next step has been taken up.
+    /// Notes that the next step has begun.
     pub(super) fn begin(&mut self, outputs: usize) {
         self.current = 1 - self.current;
         self.slots[self.current].outputs = outputs;
     }
 
-    /// The last step has failed: it has no tokens.
+    /// Notes that the last step has failed, and has no tokens.
     pub(super) fn fail(&mut self) {
         self.slots[self.current].outputs = 0;
     }
@@ -125,13 +125,13 @@ impl Sampled {
         Ok(())
     }
 
-    /// The tokens of the first outputs of a step, once it is over.
+    /// The tokens of a step's first outputs, after the step has completed.
     pub(super) fn tokens(
         &mut self,
         steps_back: usize,
         out: &mut [Option<TokenId>],
     ) -> Result<(), BackendError> {
-        // Steps take turns: the one before the last has the other slot.
+        // Steps alternate: the one before the last has the other slot.
         let index = self.current ^ steps_back;
         let outputs = self.slots.get(index).map_or(0, |slot| slot.outputs);
         if steps_back > 1 || out.len() > outputs {
@@ -139,7 +139,7 @@ impl Sampled {
             return Err(shape_error(OP, format!("at most {outputs} outputs of the last two steps"), found));
         }
         if self.slots[index].work == Work::Open {
-            // Its operations were run one by one.
+            // Its operations were run one by one, so no copy was started.
             self.copy_slot(index)?;
         }
         self.finish(index)?;
@@ -150,22 +150,22 @@ impl Sampled {
     }
 }
 
-/// What the product of the head notes for the sampling behind it: of each row of logits the largest of each
-/// strip, so that a greedy row need not be read again.
+/// Values that the head's product stores for the sampling after it: the largest logit per strip of each row.
+/// With them, a greedy row need not be read again.
 #[derive(Debug)]
 pub(super) struct Noted {
     logits: Place,
-    /// `[rows, strips]`; nobody writes those behind a row's last.
+    /// `[rows, strips]`; strips after a row's last one are never written.
     largest: DeviceBuffer,
     strips: usize,
-    /// Sums of rows that several blocks share: zero between operations.
+    /// Bins of rows shared by several blocks: zero between operations.
     bins: DeviceBuffer,
-    /// Whether the head's last launch has noted them, and nobody has sampled since.
+    /// Whether the head's last launch has stored maxima that no sampling has used yet.
     fresh: bool,
 }
 
 impl Noted {
-    /// Of a plan that samples right behind a product, which nothing else changes in between.
+    /// For a plan that samples directly after a product, with no other operation in between.
     pub(super) fn of_plan(
         context: &Arc<Context>,
         ops: &[Op],
@@ -187,7 +187,7 @@ impl Noted {
         Ok(Some(Noted { logits, largest, strips, bins, fresh: false }))
     }
 
-    /// Has a product's launch note them, if it is the head's.
+    /// Makes the launch of a product store the maxima, if it is the head's.
     pub(super) fn wanted_of(&mut self, op: &Product, product: &mut params::Product) {
         if op.dst == self.logits && op.epilogue == STORE {
             product.largest = self.largest.address();
@@ -196,7 +196,7 @@ impl Noted {
         }
     }
 
-    /// Passes them on to the kernel that samples from the logits, if they are of these.
+    /// Passes the maxima to the sampling kernel, if they belong to these logits.
     fn take(&mut self, logits: &Place, params: &mut params::Sample) {
         if std::mem::take(&mut self.fresh) && *logits == self.logits {
             params.largest = self.largest.address();
@@ -206,12 +206,12 @@ impl Noted {
     }
 }
 
-/// How many blocks have each of so many rows: as many as find multiprocessors, within reason.
+/// Number of blocks per row: as many as find free multiprocessors, up to the maximum.
 fn parts(rows: usize, multiprocessors: usize) -> usize {
     (multiprocessors / rows.max(1)).clamp(1, PARTS_MAX)
 }
 
-/// Refuses adjustments of logits that a row does not have.
+/// Refuses adjustments of tokens outside the row.
 pub(super) fn check_adjustments(entries: &[LogitAdjustment], cols: usize) -> Result<(), BackendError> {
     match entries.iter().find(|entry| entry.token.index() >= cols) {
         Some(entry) => Err(shape_error(OP, format!("tokens below {cols}"), format!("{}", entry.token))),
@@ -256,7 +256,7 @@ impl Cuda {
         unsafe { self.kernels.launch(Kernel::Sample, grid, &params) }
     }
 
-    /// Whether the kernel takes such rows.
+    /// Whether the kernel supports rows with this sampling.
     pub(super) fn takes(sampling: &RowSampling, vocab: usize) -> bool {
         sampling.temperature == 0.0 || sampling.top_k == 1 || vocab <= DRAW_COLS_MAX
     }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn blocks_share_rows_while_there_are_multiprocessors() {
         assert_eq!([1, 16, 17, 66, 67, 500].map(|rows| parts(rows, 132)), [8, 8, 7, 2, 1, 1]);
-        // Rows that blocks share have bins.
+        // Rows shared by several blocks must have bins.
         assert!((1..1000).all(|rows| parts(rows, 132) == 1 || rows <= 132));
     }
 }

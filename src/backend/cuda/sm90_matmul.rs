@@ -1,5 +1,5 @@
-//! [`Matmul`](crate::ir::Matmul) of many tokens on cards of compute capability 9.0:
-//! `kernels-cu/sm90_matmul_many.cu`, in which shape. Other cards have `matmul_many.cu` alone.
+//! [`Matmul`](crate::ir::Matmul) of many tokens on cards of compute capability 9.0: the launch of
+//! `kernels-cu/sm90_matmul_many.cu`. Other cards use `matmul_many.cu` only.
 
 use super::Cuda;
 use super::kernels::{Grid, Kernel};
@@ -7,21 +7,23 @@ use super::pack::STEP_COLS;
 use super::params::{self, Finish, SM90_TOKENS_MIN};
 use crate::backend::BackendError;
 
-/// Threads of a block: eight warps that multiply, and a warpgroup for the copies.
+/// Threads per block: eight warps that multiply, and a warpgroup for copies.
 const THREADS: u32 = 384;
-/// While the tensor cores multiply a step with so many tokens, a multiprocessor issues what makes the operand of the
-/// next one: tiles of fewer tokens wait for that. From the instructions in the machine code.
+/// Minimum tokens per tile that hide the preparation of weights. While the tensor cores multiply a step with
+/// this number of tokens, a multiprocessor issues the instructions that prepare the next operand. Derived
+/// from the machine code's instructions.
 const OPERAND_TOKENS: usize = 80;
-/// What L2 gives each multiprocessor, in bytes per 100 clocks: 5.5 TB/s for 132 of them at 1.7 GHz. A published figure.
+/// L2 bandwidth per multiprocessor, in bytes per 100 clocks: 5.5 TB/s for 132 of them at 1.7 GHz. A published
+/// figure.
 const L2_BYTES_PER_100_CLOCKS: usize = 2450;
 
-/// A tile's shape, and what a block of it takes.
+/// A tile's shape, and the resources of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     kernel: Kernel,
     rows: usize,
     tokens: usize,
-    /// `sizeof(Shared)`, and 1024 to align it.
+    /// `sizeof(Shared)`, plus 1024 for alignment.
     shared_bytes: usize,
 }
 
@@ -33,7 +35,7 @@ const SHAPES: [Shape; 4] = [
     Shape { kernel: Kernel::Sm90MatmulMany256x128, rows: 256, tokens: 128, shared_bytes: 222_288 },
 ];
 
-/// What the choice of a tile needs of a product.
+/// The properties of a product that the choice of a tile depends on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extent {
     rows: usize,
@@ -42,8 +44,8 @@ struct Extent {
 }
 
 impl Shape {
-    /// The shape that is done first, by rounds of a tile on each multiprocessor; of equals the one that multiplies
-    /// least. Which one it is changes no result's bits.
+    /// The shape with the shortest estimated time, in rounds of one tile per multiprocessor; among equals the
+    /// one with the least multiplication. The choice does not change the bits of results.
     fn new(products: &[Extent], tokens: usize, multiprocessors: usize) -> Shape {
         // Both matrices of a gate need the two strips per warp that tiles of 256 rows have.
         let gated = products.iter().any(|product| product.gated);
@@ -57,12 +59,12 @@ impl Shape {
         candidates.iter().rev().copied().min_by_key(time).unwrap_or(SHAPES[3])
     }
 
-    /// Clocks that the tensor cores take for a tile's step of 16 columns: 128 rows by a token each.
+    /// Tensor core clocks for a tile's step of 16 columns: one clock per 128 rows and token.
     fn tensor_clocks(&self) -> usize {
         self.rows * self.tokens.max(OPERAND_TOKENS) / 128
     }
 
-    /// Clocks that L2 takes for the weights and activations of a tile's step.
+    /// L2 clocks for the weights and activations of a tile's step.
     fn l2_clocks(&self, bits: usize) -> usize {
         let bytes = self.rows * STEP_COLS * bits / 8 + self.tokens * STEP_COLS * size_of::<u16>();
         100 * bytes / L2_BYTES_PER_100_CLOCKS
@@ -82,12 +84,12 @@ fn extent(product: params::Product) -> Extent {
 }
 
 impl Cuda {
-    /// Whether products of so many tokens are this kernel's, with activations in slabs.
+    /// Whether products of `tokens` tokens use this kernel, with activations in slabs.
     pub(super) fn is_sm90(&self, tokens: usize) -> bool {
         !self.batch_invariant && tokens >= SM90_TOKENS_MIN && self.kernels.has(Kernel::Sm90MatmulMany256x128)
     }
 
-    /// Launches a call whose activations are in slabs.
+    /// Launches a call with activations in slabs.
     pub(super) fn launch_sm90(
         &self,
         mut call: params::Matmul,
@@ -109,7 +111,7 @@ impl Cuda {
         let tiles = call.row_blocks as usize * tokens.div_ceil(shape.tokens);
         let blocks = tiles.min(multiprocessors);
         let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, THREADS) };
-        // SAFETY: every shape and place was checked by `resolve` and `norm`, and `is_sm90` said yes.
+        // SAFETY: every shape and place was checked by `resolve` and `norm`, and `is_sm90` has returned true.
         unsafe { self.kernels.launch(shape.kernel, grid, &call) }
     }
 }
@@ -132,7 +134,8 @@ mod tests {
         assert_eq!(tile(&[2048, 512, 512], 8, 512), [128, 128]);
         assert_eq!(tile(&[14_336], 8, 512), [256, 128]);
         assert_eq!(tile(&[4096], 8, 2048), [256, 128]);
-        // Three rounds of small tiles would multiply no longer than one of large ones, and read more from L2.
+        // Three rounds of small tiles would multiply no longer than one of large tiles, but read more from
+        // L2.
         assert_eq!(tile(&[4096, 1024, 1024], 8, 512), [256, 128]);
     }
 

@@ -1,4 +1,4 @@
-//! A step in device memory: rows, page tables and outputs as kernels read them, in one upload.
+//! A step in device memory: rows, page tables and outputs in the kernels' format, in one upload.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::sample::FED;
 use crate::backend::BackendError;
 use crate::ir::{self, PAGE_TOKENS, StepError, StepInput, StepLimits, StepSequence};
 
-/// Rows of a block of `attention_prefill.cu`.
+/// Rows per block of `attention_prefill.cu`.
 pub(super) const TILE_ROWS: usize = attention_constant("TILE_ROWS");
-/// Blocks of `attention_decode.cu` that share a sequence: at most, and of a short past.
+/// Blocks of `attention_decode.cu` per sequence: the maximum, and the number for a short past.
 const SPLITS_MAX: usize = attention_constant("SPLITS_MAX");
 const SPLITS_SHORT: usize = attention_constant("SPLITS_SHORT");
-/// Warps of such a block.
+/// Warps per block of `attention_decode.cu`.
 pub(super) const DECODE_WARPS: usize = attention_constant("DECODE_WARPS");
-/// Splits that a launch of `attention_decode.cu` takes, of all sequences or rows together: there is memory for
-/// their parts.
+/// Maximum splits per launch of `attention_decode.cu`, over all sequences or rows. Limits the memory for
+/// partial results.
 const SPLITS_A_LAUNCH: usize = 2048;
-/// Entries that the page table has room for at first.
+/// Initial capacity of the page table, in entries.
 const PAGES_MIN: usize = 1024;
 
-/// Where the parts of a step lie, in words from the start. The page table is last, and behind it the
-/// adjustments: they alone grow.
+/// Offsets of a step's parts, in words. The page table and the adjustments after it are last, because only
+/// they grow.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     positions: usize,
@@ -59,12 +59,12 @@ impl Layout {
         }
     }
 
-    /// Where the adjustments of a step lie, aligned to one of them.
+    /// Offset of a step's adjustments, aligned to the size of one.
     fn adjustments(&self, step: &StepInput) -> usize {
         (self.pages + 2 * step.pages.len()).next_multiple_of(ADJUSTMENT_WORDS)
     }
 
-    /// Writes how each output is sampled, and the adjustments.
+    /// Writes the sampling parameters of each output, and the adjustments.
     fn fill_sampling(&self, step: &StepInput, words: &mut [u32]) {
         let first = self.adjustments(step);
         let greedy = ir::RowSampling::default();
@@ -96,26 +96,28 @@ const SEQUENCE_WORDS: usize = size_of::<Sequence>() / 4;
 const SAMPLING_WORDS: usize = size_of::<RowSampling>() / 4;
 const ADJUSTMENT_WORDS: usize = 4;
 
-/// What launches need to know of the step that is on the device.
+/// The properties of the current step that launches depend on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
-    /// Its sequences.
+    /// Number of sequences.
     pub(super) sequences: usize,
     /// Whether there are sequences of one row.
     pub(super) decodes: bool,
-    /// In batch-invariant mode, where some have more: the step's rows, which attend one by one.
+    /// Number of rows, each of which attends separately: set in batch-invariant mode if a sequence has
+    /// several rows.
     pub(super) by_rows: Option<usize>,
-    /// Blocks of rows of sequences with more rows than one.
+    /// Number of row blocks of sequences with several rows.
     pub(super) tiles: usize,
-    /// Whether attention can append its keys itself: all sequences have one row, and no page that one
-    /// writes is another's too.
+    /// Whether attention can append its keys itself: all sequences have one row, and no sequence writes a
+    /// page of another.
     pub(super) appends: bool,
-    /// Splits of the longest past of a row that attends by itself, rounded up to a power of two: few
-    /// shapes, so that graphs are found again.
+    /// Splits of the longest past among rows that attend separately, rounded up to a power of two, so that
+    /// few shapes exist and graphs are reused.
     pub(super) splits: usize,
 }
 
-/// Rounds of all its warps that a block makes of a past of so many, as `split_pages` in `attention_decode.cu` has it.
+/// Rounds (of all its warps) per split of a past of `rounds` rounds, as in `split_pages` of
+/// `attention_decode.cu`.
 fn rounds_a_split(rounds: usize) -> usize {
     let mut each = 1;
     while SPLITS_SHORT * each < SPLITS_MAX && SPLITS_SHORT * each * each < rounds {
@@ -124,16 +126,16 @@ fn rounds_a_split(rounds: usize) -> usize {
     each.max(rounds.div_ceil(SPLITS_MAX))
 }
 
-/// The most blocks that share so many pages, or fewer.
+/// Maximum number of splits of a past of up to `pages` pages.
 pub(super) fn splits_max(pages: usize) -> usize {
     let rounds = pages.div_ceil(DECODE_WARPS).max(1);
     let each = rounds_a_split(rounds);
-    // The longest past of one round less a split has more splits than one that is little longer.
+    // The longest past with one round less per split has more splits than a slightly longer one.
     rounds.div_ceil(each).max(SPLITS_SHORT * (each - 1)).min(SPLITS_MAX)
 }
 
-/// Sorts tiles of prompts, (sequence, first row in it) each, by the keys that they see, most first: a card takes
-/// blocks in their order, and one that comes late should be short.
+/// Sorts tiles of prompts, given as (sequence, first row in it), by the number of visible keys, largest
+/// first. A card runs blocks in order, and the last ones should be short.
 fn heaviest_first(step: &StepInput, tiles: &mut [u32]) {
     let keys = |&[index, first]: &[u32; 2]| {
         let sequence = &step.sequences[index as usize];
@@ -151,24 +153,24 @@ impl Shape {
         self.decodes && self.tiles == 0 && self.by_rows.is_none()
     }
 
-    /// Sequences or rows that a launch of `attention_decode.cu` takes.
+    /// Sequences or rows per launch of `attention_decode.cu`.
     pub(super) fn decodes_a_launch(&self) -> usize {
         self.by_rows.unwrap_or(self.sequences).min(SPLITS_A_LAUNCH / self.splits)
     }
 }
 
-/// A step's place on the device, filled once a step.
+/// A step's tables on the device, filled once per step.
 #[derive(Debug)]
 pub(super) struct StepBuffers {
     context: Arc<Context>,
     layout: Layout,
     limits: StepLimits,
     batch_invariant: bool,
-    /// By the turns of `sample`.
+    /// Used in turns, with the slots of `sample`.
     hosts: [HostBuffer; 2],
     device: DeviceBuffer,
     shape: Shape,
-    /// By page: how many sequences write it. Zero between steps.
+    /// By page: number of sequences that write it. Zero between steps.
     writers: Vec<u32>,
 }
 
@@ -198,8 +200,8 @@ impl StepBuffers {
         self.shape
     }
 
-    /// Copies a step to the device, through a buffer whose last copy is over. Allocates only where its
-    /// page tables are longer, or name a later page, than any before.
+    /// Copies a step to the device, from a host buffer without a copy in flight. Allocates only if its page
+    /// tables are longer, or contain a higher page, than any before.
     pub(super) fn upload(&mut self, step: &StepInput, slot: usize) -> Result<(), BackendError> {
         let fits = step.tokens.len() <= self.limits.tokens_max
             && step.positions.len() == step.tokens.len()
@@ -297,7 +299,7 @@ impl StepBuffers {
         self.shape = Shape { splits: shape.splits.next_power_of_two(), ..shape };
     }
 
-    /// Whether each page that a sequence writes is in no other's table, where all have one row.
+    /// Whether no page that a sequence writes is in another sequence's table, if all have one row.
     fn writes_apart(&mut self, step: &StepInput) -> bool {
         let table =
             |sequence: &StepSequence| &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
@@ -338,12 +340,12 @@ impl StepBuffers {
         }
     }
 
-    /// The address of how outputs are sampled.
+    /// The address of the outputs' sampling parameters.
     pub(super) fn sampling(&self) -> u64 {
         self.address(self.layout.sampling)
     }
 
-    /// The address of the blocks of rows of prompts.
+    /// The address of the row blocks of prompts.
     pub(super) fn tiles(&self) -> u64 {
         self.address(self.layout.tiles)
     }
@@ -354,7 +356,7 @@ mod tests {
     use super::*;
     use crate::ir::Window;
 
-    /// Of a row that sees so many pages.
+    /// Number of splits of a row that sees `pages` pages.
     fn splits(pages: usize) -> usize {
         pages.div_ceil(DECODE_WARPS * rounds_a_split(pages.div_ceil(DECODE_WARPS)))
     }

@@ -1,13 +1,13 @@
-//! What the benches turn off, to measure what it is worth. Not part of the public interface: only the private
-//! feature `_bench` has it.
+//! Optimisations that benches can turn off to measure their effect. Not part of the public interface: they
+//! exist with the private feature `_bench` only.
 
-/// How kernels are loaded and launched: all on is what ships.
+/// Options of loading and launching kernels; all are on in releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switches {
-    /// Whether all kernels prefer the same, largest share of a multiprocessor's L1 as shared memory. Otherwise
-    /// the driver chooses one for each, and a multiprocessor drains where it changes.
+    /// Whether all kernels prefer the same, largest share of a multiprocessor's L1 as shared memory.
+    /// Otherwise the driver chooses one per kernel, and a multiprocessor drains when it changes.
     pub carve_out: bool,
-    /// Whether a kernel may start before its predecessor has ended (programmatic dependent launch).
+    /// Whether a kernel may start before the previous one has ended (programmatic dependent launch).
     pub overlap: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The rows of a value as kernels see them: an address and two sizes.
+//! The rows of a value for kernels: an address and two sizes.
 
 use super::params::Address;
 

@@ -49,8 +49,8 @@ impl Matrix {
         Ok(Matrix { codes, scales, mins, params })
     }
 
-    /// A copy of its own, made on the device: a bench reads many, and packing each on the host takes longer
-    /// than all that it measures.
+    /// A separate copy, made on the device. A bench reads many matrices, and packing each on the host takes
+    /// longer than the measurement.
     #[cfg(feature = "_bench")]
     #[doc(hidden)]
     pub fn duplicate(&self) -> Result<Matrix, BackendError> {
@@ -66,7 +66,7 @@ impl Matrix {
         Ok(Matrix { codes, scales, mins, params })
     }
 
-    /// Whether its work goes to this context's stream.
+    /// Whether this memory belongs to `context`, and so to its stream.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         self.codes.is_of(context)
     }
@@ -124,7 +124,7 @@ pub(super) fn vector(
     }
 }
 
-/// A norm's gain over `len` elements and its epsilon; zeros without a norm.
+/// The address of a norm's gain of `len` elements, and its epsilon; zeros without a norm.
 pub(super) fn norm(
     op: &'static str,
     weights: &Weights<Cuda>,

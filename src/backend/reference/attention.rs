@@ -1,4 +1,4 @@
-//! Rotary embedding, writing to pages, and attention over explicit lists of what a query sees.
+//! Rotary embedding, writing to pages, and attention over explicit lists of visible keys.
 
 use super::memory::{Sharing, Slot};
 use super::{Reference, apply_norm, shape_error};
@@ -25,7 +25,7 @@ pub(super) fn angles(op: &RopeAngles, frame: &mut Frame<'_, Reference>) -> Resul
     frame.arena.put("rope_angles", &op.dst, &out)
 }
 
-/// Rotates each head of each row of `x`, one row a token.
+/// Rotates each head of each row of `x`, one row per token.
 fn rotate(
     op: &'static str,
     x: &mut [f64],
@@ -168,7 +168,7 @@ pub(super) fn attention(op: &Attention, frame: &mut Frame<'_, Reference>) -> Res
     frame.arena.put(OP, &op.dst, &out)
 }
 
-/// One query head over the slots that it sees.
+/// One query head over the slots visible to it.
 fn attend(
     op: &Attention,
     head: usize,

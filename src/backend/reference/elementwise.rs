@@ -8,7 +8,7 @@ use super::{Reference, norm_rows, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{BinaryFn, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, Write};
 
-/// The values of `src`, of which `dst` must have the shape; it may be `dst`.
+/// The values of `src`. `dst` must have its shape, and may be the same value.
 fn source(
     op: &'static str,
     [dst, src]: [&Place; 2],
@@ -61,7 +61,7 @@ pub(super) fn unary(
     frame.arena.put(OP, places[0], &values)
 }
 
-/// `dst = f(a, b)`, where one row of `b` serves all rows.
+/// `dst = f(a, b)`; a single row of `b` is broadcast over all rows.
 pub(super) fn binary(
     [dst, a, b]: [&Place; 3],
     f: BinaryFn,

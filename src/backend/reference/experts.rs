@@ -1,4 +1,4 @@
-//! Experts: routes, products by them, and their sums.
+//! Mixture of experts: routing, expert products, and their weighted sums.
 
 use super::memory::Sharing;
 use super::products::{matrix, multiply};

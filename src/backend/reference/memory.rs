@@ -10,16 +10,16 @@ use crate::backend::{ArenaMemory, BackendError, MatrixSource, PageMemory, Prepar
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput};
 use crate::quant::WeightMatrix;
 
-/// All intermediate values of a plan. They start as NaN: what is read before it is written shows.
+/// All intermediate values of a plan. They start as NaN, which exposes reads of unwritten values.
 #[derive(Debug)]
 pub struct Arena(Vec<f64>);
 
-/// Whether two values may be the same memory.
+/// How two values may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// They may start at the same element.
     InPlace,
-    /// They may not overlap at all.
+    /// They must not overlap at all.
     Apart,
 }
 
@@ -28,7 +28,7 @@ impl Arena {
         Ok(Arena(filled(f64::NAN, bytes / size_of::<f64>(), "intermediate values")?))
     }
 
-    /// Refuses values that share memory in a way that the operation does not allow.
+    /// Refuses shared memory that the operation does not allow.
     pub(super) fn check_sharing(
         &self,
         op: &'static str,
@@ -45,7 +45,7 @@ impl Arena {
         Err(shape_error(op, "operands that do not overlap".into(), format!("{a:?} and {b:?}")))
     }
 
-    /// Where the first `rows` rows lie.
+    /// Element range of the first `rows` rows.
     fn range(&self, op: &'static str, place: &Place, rows: usize) -> Result<Range<usize>, BackendError> {
         let bytes = place.range(op, rows, size_of::<f64>(), size_of_val(self.0.as_slice()))?;
         Ok(bytes.start / size_of::<f64>()..bytes.end / size_of::<f64>())
@@ -56,7 +56,7 @@ impl Arena {
         Ok(self.0[self.range(op, place, rows)?].to_vec())
     }
 
-    /// Overwrites a value's first rows, which must be whole.
+    /// Overwrites a value's first rows; `values` must be whole rows.
     pub(super) fn put(
         &mut self,
         op: &'static str,
@@ -84,7 +84,7 @@ impl ArenaMemory for Arena {
     }
 }
 
-/// `count` times `value`, or an error where there is no memory.
+/// `count` copies of `value`, or an error if memory is short.
 fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>, BackendError> {
     let mut values = Vec::new();
     let bytes = count.saturating_mul(size_of::<T>());
@@ -119,7 +119,7 @@ impl Matrix {
         Ok(Matrix { rows, cols, values })
     }
 
-    /// One row, if there is such a row.
+    /// One row, if it exists.
     pub(super) fn row(&self, row: usize) -> Option<impl Iterator<Item = f64> + '_> {
         let start = row.checked_mul(self.cols)?;
         let values = self.values.get(start..start.checked_add(self.cols)?)?;
@@ -127,7 +127,7 @@ impl Matrix {
     }
 }
 
-/// Keys and values of layers, which may differ in their heads, and states.
+/// Keys and values of layers, which may differ in their heads, and recurrent states.
 #[derive(Debug)]
 pub struct KvPool {
     pages: usize,
@@ -136,10 +136,10 @@ pub struct KvPool {
     pub(super) states: States<f64>,
 }
 
-/// `[page][slot][kv head][element]`, rounded as the layout says.
+/// `[page][slot][kv head][element]`, rounded to the layout's dtype.
 #[derive(Debug)]
 struct Layer {
-    /// Of this layer alone.
+    /// Layout of this one layer.
     layout: KvLayout,
     keys: Vec<f64>,
     values: Vec<f64>,
@@ -154,7 +154,7 @@ impl Layer {
         (page.index() * PAGE_TOKENS + slot) * self.slot_elements()
     }
 
-    /// Where a page's elements lie.
+    /// Element range of a page.
     fn range(&self, page: PageId) -> Range<usize> {
         self.start(page, 0)..self.start(page, PAGE_TOKENS)
     }
@@ -227,8 +227,8 @@ impl PageMemory for KvPool {
         Ok(())
     }
 
-    /// Elements as f16, which holds f16 pages exactly; int8 pages are rounded once more, within
-    /// the contract's page bytes, as code and scale: see [`KvPool::import_page`].
+    /// Elements are written as f16, which represents f16 pages exactly. Int8 pages are rounded once more to
+    /// codes and scales, so that the size is the contract's [`KvLayout::page_bytes`].
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         self.check_page(page)?;
         for layer in &self.layers {
@@ -286,7 +286,7 @@ impl PageMemory for KvPool {
     }
 }
 
-/// Elements as a pool of this layout gives them back.
+/// Elements after a round trip through a pool of this layout.
 fn rounded(values: &[f64], layout: &KvLayout) -> Vec<f64> {
     let mut out = Vec::with_capacity(values.len());
     for head in values.chunks(layout.head_dim.max(1)) {
@@ -303,13 +303,13 @@ fn rounded(values: &[f64], layout: &KvLayout) -> Vec<f64> {
     out
 }
 
-/// Half precision, with ±65504 for what lies beyond.
+/// Half precision, saturating at ±65504.
 fn saturated(x: f64) -> f16 {
     f16::from_f64(x.clamp(f16::MIN.to_f64(), f16::MAX.to_f64()))
 }
 
-/// A group's scale: its largest magnitude / 127, in half precision and at most its largest value;
-/// NaN, and with it all that is read back, where an element is not finite.
+/// A group's scale: its largest magnitude / 127 in half precision, saturating. NaN if an element is not
+/// finite, so that everything read back is NaN, too.
 fn scale_of(group: &[f64]) -> f16 {
     if group.iter().any(|x| !x.is_finite()) {
         return f16::NAN;

@@ -1,10 +1,10 @@
 //! The reference backend: every operation in naive f64, written to be read as its specification.
 //!
-//! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values are rounded
-//! to the pool's dtype, so that it is an oracle for cached attention too; nothing else is rounded. `memory`
-//! keeps values and pages, `products` embeds and multiplies, `attention` rotates, appends and attends to
-//! pages, `row_attention` to rows, `recurrent` carries states, `experts` routes, `sample` chooses tokens,
-//! `elementwise` does the rest.
+//! It is the oracle of the other backends' tests and can run whole models, slowly. Keys and values are
+//! rounded to the pool's dtype, so that it covers cached attention, too; nothing else is rounded. `memory`
+//! holds values and pages, `products` embedding and matrix products, `attention` rotary embedding, append and
+//! paged attention. `row_attention` is attention over rows, `recurrent` the recurrent operations, `experts`
+//! routing, `sample` sampling, `elementwise` the rest.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ pub(crate) use products::activate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reference;
 
-/// The vector `id`, which must have `len` elements, widened.
+/// The vector `id`, widened; it must have `len` elements.
 fn vector(
     op: &'static str,
     weights: &Weights<Reference>,
@@ -62,7 +62,7 @@ fn norm_rows(
             x.iter_mut().for_each(|x| *x -= mean);
         }
     }
-    // The variance is the mean square of what is centred.
+    // The variance is the mean square of the centred values.
     rms_norm(values, &vector(op, weights, norm.weight, len)?, norm.eps);
     if let Some(bias) = norm.bias {
         let bias = vector(op, weights, bias, len)?;
@@ -80,7 +80,7 @@ fn rms_norm(values: &mut [f64], weight: &[f64], eps: f32) {
     }
 }
 
-/// [`rms_norm`] with a weight by its id.
+/// [`rms_norm`] with the weight given by id.
 fn apply_norm(
     op: &'static str,
     weights: &Weights<Reference>,

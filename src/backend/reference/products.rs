@@ -72,7 +72,7 @@ pub(super) fn matmul(op: &Matmul, frame: &mut Frame<'_, Reference>) -> Result<()
     Ok(())
 }
 
-/// What a product leaves in its destination.
+/// The new values of a product's destination.
 fn one_product(
     op: &'static str,
     product: &Product,
@@ -134,8 +134,8 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// `1 − erf(x)`: near 0 by the series of `erf` whose terms have one sign, else by Laplace's continued fraction of the
-/// tail, in which nothing cancels.
+/// `1 − erf(x)`: near 0 by the series of `erf` in which all terms have one sign, otherwise by Laplace's
+/// continued fraction for the tail. Neither has cancellation.
 fn erfc(x: f64) -> f64 {
     const TERMS: u32 = 100;
     let bell = (-x * x).exp() * 2.0 / std::f64::consts::PI.sqrt();

@@ -1,4 +1,4 @@
-//! Operations that carry a state from row to row.
+//! Recurrent operations: they carry a state from row to row.
 
 use super::memory::Sharing;
 use super::{Reference, vector};

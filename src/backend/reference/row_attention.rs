@@ -1,4 +1,4 @@
-//! Attention over rows at hand.
+//! Attention over rows of the arena, without pages.
 
 use super::Reference;
 use super::memory::Sharing;

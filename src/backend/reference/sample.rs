@@ -1,4 +1,4 @@
-//! Sampling by its definition: sort, keep, draw.
+//! Sampling by definition: sort, truncate, draw.
 
 use std::cmp::Ordering;
 

@@ -1,14 +1,14 @@
 //! [`Attention`]: flash attention over pages, for prompts and decodes alike.
 //!
-//! A tile is rows (token × query head) of one sequence that share a key head. It walks the sequence's pages
-//! in splits of [`SPLIT`] positions: the split's scores, their softmax, its weighted values. Splits are
-//! joined by their maxima and sums (Milakov and Gimelshein 2018; Dao et al. 2022). A work item is a tile;
-//! where tiles are too few for the threads (one sequence decodes), it is one split of a tile, and splits are
-//! joined in the same order when all are done.
+//! A tile is a set of rows (token × query head) of one sequence that share a key head. It walks the
+//! sequence's pages in splits of [`SPLIT`] positions: the split's scores, their softmax, its weighted values.
+//! Splits are joined by their maxima and sums (Milakov and Gimelshein 2018; Dao et al. 2022). A work item is
+//! a tile. With too few tiles for the threads, as when one sequence decodes, it is one split of a tile.
+//! Splits are then joined in the same order when all are done.
 //!
 //! A row's bits depend on the row and its past alone. Splits begin at fixed positions, and within one every
-//! row goes through the same operations in the same order, whatever other rows or threads do. `tile` walks;
-//! the arithmetic on a split is in `split`.
+//! row goes through the same operations in the same order, independent of other rows and threads. `tile` has
+//! the walk over splits, `split` the arithmetic.
 
 mod ahead;
 mod split;
@@ -25,15 +25,15 @@ use crate::ir::{Attention, Heads, Operation, PAGE_TOKENS, PageRef, StepInput, St
 use tile::{Next, State, Tile, blend};
 
 const OP: &str = "attention";
-/// Most rows of a tile: they share what is read of a split while it is in the cache.
+/// Maximum rows per tile; they share the split's data while it is in the cache.
 const TILE_ROWS: usize = 64;
 /// Positions of a split: few enough that one short sequence has work for several threads.
 const SPLIT: u32 = 128;
 const SPLIT_PAGES: usize = SPLIT as usize / PAGE_TOKENS;
-/// Items per thread, at least, before tiles are split.
+/// Minimum items per thread; with fewer, tiles are split.
 const ITEMS_PER_THREAD: usize = 4;
-/// Memory for the results of splits, resident only where it is used. A step that needs more has whole tiles
-/// as items.
+/// Memory for the results of splits, resident only where it is touched. If a step needs more, its items are
+/// whole tiles.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Rows per chunk of the joining.
 const ROWS_PER_CHUNK: usize = 64;
@@ -69,7 +69,7 @@ pub(crate) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -
     Ok(())
 }
 
-/// Where the results of splits lie: `[row][split]`, for each its values and then its state.
+/// Layout of the splits' results: `[row][split]`, each with its values followed by its state.
 #[derive(Clone, Copy)]
 struct Partials {
     base: *mut f32,
@@ -100,7 +100,7 @@ struct Items<'a> {
 unsafe impl Sync for Items<'_> {}
 
 impl Items<'_> {
-    /// Splits tiles if there are too few for `threads`.
+    /// Splits tiles if there are too few of them for `threads`.
     fn divide(&mut self, threads: usize, scratch: &mut Buffer) {
         let tiles = |items: &Self| -> usize { self.step.sequences.iter().map(|s| items.of(s)).sum() };
         if threads == 1 || tiles(self) >= threads * ITEMS_PER_THREAD {
@@ -175,7 +175,7 @@ impl Kernel for Items<'_> {
     }
 }
 
-/// Joins the splits of rows, oldest first, as a whole tile does.
+/// Joins the splits of rows, oldest first, in the order of a whole tile.
 struct Join<'a> {
     dst: Rows,
     heads: Heads,
@@ -194,8 +194,7 @@ impl Kernel for Join<'_> {
         let (first, dim) = (chunk * ROWS_PER_CHUNK, self.heads.dim);
         for row in first..(first + ROWS_PER_CHUNK).min(self.rows) {
             let splits = self.positions[row / self.heads.query] / SPLIT + 1;
-            // SAFETY: rows of `dst` lie behind each other; every split up to a row's position was
-            // written.
+            // SAFETY: rows of `dst` are contiguous; every split up to a row's position was written.
             unsafe {
                 let out = self.dst.ptr.add(row * dim);
                 out.write_bytes(0, dim);

@@ -1,10 +1,10 @@
-//! The arithmetic of a tile's rows on one split: scores, their softmax, weighted values. Keys and
-//! values come as f16 or as int8 with their scales; sums are f32.
+//! The arithmetic of a tile's rows on one split: scores, softmax, weighted values. Keys and values are f16,
+//! or int8 with scales; sums are f32.
 //!
-//! A kernel takes `R` rows at once, the keys of `P` pages for the scores and `C` vectors of columns for the
-//! values: as many sums as registers hold, so that each load is used often.
+//! A kernel processes `R` rows at once, the keys of `P` pages for the scores and `C` vectors of columns for
+//! the values. These blocks use all registers for sums, so that each load is used often.
 
-// Register blocks are indexed on purpose: the loops unroll into registers, and the index says which.
+// Register blocks are indexed on purpose: the loops unroll into registers, and the index names the register.
 #![allow(clippy::needless_range_loop)]
 
 use half::f16;
@@ -16,27 +16,27 @@ use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;
 use crate::ir::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
 
-/// A value for each key of a split: first its score, then its weight.
+/// A value per key of a split: first its score, then its weight.
 type Keys = [f32; SPLIT as usize];
 
-/// The pages of a split that any row of a block sees.
+/// The pages of a split that are visible to any row of a block.
 struct Seen<const R: usize> {
     count: usize,
     blocks: Blocks,
-    /// The blocks that are read after them.
+    /// The blocks of the next split, for prefetching.
     next: Blocks,
-    /// Per row: which keys it sees, as bits.
+    /// Per row: bitmask of visible keys.
     keys: [[u32; SPLIT_PAGES]; R],
 }
 
 impl<const R: usize> Seen<R> {
-    /// Keys of a page that all rows see.
+    /// Keys of a page visible to all rows.
     #[inline(always)]
     fn by_all(&self, page: usize) -> u32 {
         self.keys.iter().fold(WHOLE, |all, keys| all & keys[page])
     }
 
-    /// Keys of a page that any row sees.
+    /// Keys of a page visible to any row.
     #[inline(always)]
     fn by_any(&self, page: usize) -> u32 {
         self.keys.iter().fold(0, |any, keys| any | keys[page])
@@ -108,7 +108,7 @@ impl Tile<'_> {
         seen
     }
 
-    /// `q · k` for the keys of `P` pages from `first` on. If there are fewer pages, the last one is computed
+    /// `q · k` for the keys of `P` pages from `first` on. If fewer pages are left, the last one is computed
     /// again.
     #[inline(always)]
     unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
@@ -167,7 +167,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Scores become weights `e^(score - max)`, 0 where a key is not seen.
+    /// Turns scores into weights `e^(score - max)`, 0 for hidden keys.
     #[inline(always)]
     unsafe fn softmax<L: Lanes>(&self, keys: &mut Keys, seen: &[u32]) -> State {
         // SAFETY: a vector a page, on the stack.
@@ -206,8 +206,8 @@ impl Tile<'_> {
         col: usize,
         weights: &[Keys; R],
     ) -> [[L::F; C]; R] {
-        // SAFETY: values are `[16][dim]`; a last vector may read past a row, into the next or the
-        // layer's slack, and what it reads there is not stored.
+        // SAFETY: values are `[16][dim]`; a last vector may read past a row, into the next or the layer's
+        // slack, and those elements are not stored.
         unsafe {
             let mut sums = [[L::splat(0.0); C]; R];
             for page in 0..seen.count {
@@ -221,7 +221,7 @@ impl Tile<'_> {
         }
     }
 
-    /// The same for 32 int8 columns that share a scale.
+    /// [`Tile::values_f16`] for 32 int8 columns that share a scale.
     #[inline(always)]
     unsafe fn values_int8<L: Lanes, const R: usize>(
         &self,
@@ -249,7 +249,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Joins a split's values with what the outputs hold.
+    /// Joins a split's values with the outputs so far.
     #[inline(always)]
     unsafe fn put<L: Lanes, const R: usize, const C: usize>(
         &self,
@@ -262,7 +262,7 @@ impl Tile<'_> {
             for c in 0..C {
                 let at = col + c * LANES;
                 let n = self.op.heads.dim.saturating_sub(at).min(LANES);
-                // SAFETY: within the row's output, of which a last vector may have nothing.
+                // SAFETY: within the row's output; a last vector may have no elements in it.
                 unsafe { blend::<L>(self.out[row + r].wrapping_add(at), n, values[r][c], factors[r]) };
             }
         }
@@ -276,13 +276,13 @@ struct Weights {
     row: usize,
 }
 
-/// The values of a page's keys, f16 or codes, from some column on.
+/// The values of a page's keys, f16 or codes, from a given column on.
 #[derive(Clone, Copy)]
 struct Values {
     first: *const u8,
-    /// Bytes from one key's values to the next's.
+    /// Byte stride between keys.
     key: usize,
-    /// The same offset in the block that is read next.
+    /// This offset in the next block, for prefetching.
     next: *const u8,
 }
 
@@ -295,7 +295,7 @@ impl Values {
     }
 }
 
-/// `sums[r][c] += weights[r][key] · values[key][c]` for all keys of a page, the oldest first.
+/// `sums[r][c] += weights[r][key] · values[key][c]` for all keys of a page, oldest first.
 #[inline(always)]
 unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     sums: &mut [[L::F; C]; R],
@@ -328,7 +328,8 @@ unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     }
 }
 
-/// The same for one key and the rows that see it; values of rows that do not see it may be NaN.
+/// [`add_page`] for one key and the rows that see it. Rows that do not see it skip its values, which may be
+/// NaN.
 #[inline(always)]
 unsafe fn add_key<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     sums: &mut [[L::F; C]; R],

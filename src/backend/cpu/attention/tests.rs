@@ -1,5 +1,5 @@
-//! Attention against naive f64 over explicit lists of keys and values, on every instruction set,
-//! and the promise that a row's bits depend on nothing but the row and its past.
+//! Attention against naive f64 over explicit lists of keys and values, on every instruction set; and the
+//! guarantee that a row's bits depend on nothing but the row and its past.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const PAGES: usize = 160;
 const LAYERS: usize = 2;
 const LAYER: usize = 1;
 
-/// A stream of numbers in (−1, 1), with an outlier now and then.
+/// A stream of numbers in (−1, 1), with occasional outliers.
 pub(crate) struct Numbers(pub u64);
 
 impl Numbers {
@@ -82,7 +82,7 @@ impl Sequence {
     }
 }
 
-/// What the pool makes of a head.
+/// A head after rounding by the pool.
 fn rounded(head: &[f32], dtype: KvDtype) -> Vec<f64> {
     let group = |values: &[f32]| -> Vec<f64> {
         let largest = values.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -178,7 +178,7 @@ impl Rig {
         Rig { cpu, spec, pool, arena, weights, ops, places, free, tables, sequences: sequences.to_vec() }
     }
 
-    /// Hands pages out in an order that depends on `seed`.
+    /// Randomises the order in which pages are handed out, by `seed`.
     fn shuffle(mut self, seed: u64) -> Rig {
         let mut numbers = Numbers(seed);
         self.free.sort_by_cached_key(|_| numbers.next().to_bits());
@@ -223,7 +223,7 @@ impl Rig {
         step
     }
 
-    /// Runs some positions of some sequences as one step; a result a part.
+    /// Runs some positions of some sequences as one step; returns one result per part.
     fn run(&mut self, work: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
         let step = self.step(work);
         let pick = |of: fn(&Sequence) -> &[f32], cols: usize| -> Vec<f32> {
@@ -252,7 +252,7 @@ impl Rig {
         work.iter().enumerate().map(read).collect()
     }
 
-    /// Runs one sequence alone in chunks; all outputs.
+    /// Runs one sequence alone in chunks; returns all outputs.
     fn chunks(&mut self, sequence: usize, positions: Range<usize>, chunk: usize) -> Vec<f32> {
         let mut out = Vec::new();
         let mut start = positions.start;
@@ -410,7 +410,7 @@ fn chunking_threads_and_pages_do_not_change_a_bit() {
     }
 }
 
-/// A key that only the future sees may be NaN: the past must not notice, in either dtype.
+/// Later keys that are NaN must not affect earlier rows, in either dtype.
 #[test]
 fn a_nan_in_a_later_token_stays_out_of_earlier_rows() {
     for isa in Isa::available() {

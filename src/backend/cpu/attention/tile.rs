@@ -1,4 +1,4 @@
-//! A tile: rows of one sequence that share a key head, and how it walks through the splits.
+//! A tile: rows of one sequence that share a key head, and their walk through the splits.
 
 use super::{Items, SPLIT, TILE_ROWS};
 use crate::backend::cpu::isa::{LANES, Lanes};
@@ -8,7 +8,7 @@ use crate::ir::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
 /// All keys of a page.
 pub(super) const WHOLE: u32 = (1 << PAGE_TOKENS) - 1;
 
-/// What is read after a split.
+/// The pages read after a split, for prefetching.
 #[derive(Clone, Copy)]
 pub(super) struct Next<'a> {
     pub(super) pages: &'a [PageRef],
@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) sum: f32,
 }
 
-/// Factors for the values so far, and for those that join them.
+/// Factors for the values so far, and for the values that join them.
 pub(super) type Factors = [f32; 2];
 
 impl State {
@@ -36,14 +36,14 @@ impl State {
             return [1.0, 0.0];
         }
         let max = self.max.max(other.max);
-        // SAFETY: register arithmetic. The lanes' own polynomial, so that it agrees with the weights';
-        // of no keys it makes 0.
+        // SAFETY: register arithmetic. The lanes' own polynomial, so that it agrees with the weights'; it
+        // gives 0 for a state without keys.
         let factors = unsafe { [exp::<L>(self.max - max), exp::<L>(other.max - max)] };
         *self = State { max, sum: self.sum * factors[0] + other.sum * factors[1] };
         factors
     }
 
-    /// Divides the values by the sum; without keys they are 0.
+    /// Divides the values by the sum; a row without keys gets 0.
     #[inline(always)]
     pub(super) unsafe fn finish<L: Lanes>(&self, out: *mut f32, dim: usize) {
         let inverse = if self.sum == 0.0 { 0.0 } else { 1.0 / self.sum };
@@ -138,7 +138,7 @@ impl<'a> Tile<'a> {
         made
     }
 
-    /// Walks all splits of these pages. `next` is read afterwards.
+    /// Walks all splits of these pages. `next` is prefetched.
     ///
     /// # Safety
     /// The pages are the sequence's, the CPU has the features of `L`.
@@ -158,7 +158,7 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Walks the pages of one split and stores the state behind the values. `next` is read afterwards.
+    /// Walks the pages of one split and stores the state after the values. `next` is prefetched.
     ///
     /// # Safety
     /// As for [`Tile::whole`]; outputs have room for the state.
@@ -200,7 +200,7 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Which keys of a page a row sees, as bits.
+    /// Bitmask of the keys of a page that are visible to a row.
     #[inline(always)]
     pub(super) fn visible(&self, row: usize, start: u32) -> u32 {
         let position = self.position[row];
@@ -216,7 +216,7 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Sets scores of keys that a row does not see to minus infinity, whatever they were.
+/// Sets scores of hidden keys to minus infinity, whatever they were.
 pub(super) fn hide(scores: &mut [f32], seen: u32) {
     for (key, score) in scores.iter_mut().enumerate() {
         if seen >> key & 1 == 0 {

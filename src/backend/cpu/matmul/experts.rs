@@ -1,4 +1,4 @@
-//! [`ExpertMatmul`]: the products of one row after the other, each with the matrices of its own experts.
+//! [`ExpertMatmul`]: the products of one row after another, each with the matrices of its own experts.
 
 use super::panel::Finish;
 use super::{Call, matrix};

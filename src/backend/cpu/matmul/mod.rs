@@ -1,5 +1,5 @@
-//! [`Matmul`]: checks the shapes, packs the activations once, and lets the pool run the panels of all
-//! products as one list. The arithmetic is in `panel`.
+//! [`Matmul`]: checks shapes, packs the activations once, and runs the panels of all products on the pool as
+//! one list. The arithmetic is in `panel`.
 
 mod experts;
 mod formats;
@@ -26,8 +26,8 @@ use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
 
 const OP: &str = "matmul";
 
-/// Chunks per thread, at least, if there are panels enough. A thread that is late leaves its chunks to the
-/// others, and none waits long at the end.
+/// Minimum chunks per thread, if there are enough panels. Small chunks let other threads take over from a
+/// late one, and keep the wait at the end short.
 const CHUNKS_PER_THREAD: usize = 64;
 
 impl Cpu {
@@ -55,7 +55,7 @@ impl Cpu {
     }
 }
 
-/// One operation's call: what it works on, and what it has resolved so far.
+/// An operation's call: its operands, and the products resolved so far.
 struct Call<'a> {
     cpu: &'a Cpu,
     weights: &'a Weights<Cpu>,
@@ -101,8 +101,8 @@ impl Call<'_> {
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
                 // Three entries over the same panels: a thread computes a chunk's gates, activations and
-                // products before its next chunk. So the values are still in its caches. The two matrices may
-                // have different formats.
+                // products before its next chunk, so that the values are still in its caches. The two
+                // matrices may have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
                 self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
@@ -179,7 +179,7 @@ impl Call<'_> {
     }
 }
 
-/// The panels of all products, one product behind another.
+/// The panels of all products, in the order of the products.
 struct PanelList<'a> {
     isa: Isa,
     products: &'a [PanelArgs],
@@ -188,7 +188,7 @@ struct PanelList<'a> {
 }
 
 impl PanelList<'_> {
-    /// The panels of chunk `chunk` in working order, each with its product and its number there.
+    /// The panels of chunk `chunk` in working order, each as its product and its index there.
     fn steps(&self, chunk: usize) -> impl Iterator<Item = (&PanelArgs, usize)> + Clone {
         let first = chunk * self.per_chunk;
         let chunk = first..(first + self.per_chunk).min(self.panels);
@@ -200,7 +200,7 @@ impl PanelList<'_> {
 unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     let mut steps = list.steps(chunk);
     while let Some((product, panel)) = steps.next() {
-        // A thread's next chunk is usually the one behind this.
+        // A thread's next chunk is usually the following one.
         let mut later = steps.clone().chain(list.steps(chunk + 1));
         let next = later.find_map(|(product, panel)| product.weights_of(panel));
         // SAFETY: promised by `Call::run`.

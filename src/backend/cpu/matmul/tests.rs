@@ -1,5 +1,5 @@
-//! Matrix products on every instruction set: bit-equal to a scalar emulation in int8, close to f64
-//! in f32, and with the same bits for a row whatever the other rows, the threads, the tiles.
+//! Matrix products on every instruction set: bit-equal to a scalar emulation in int8, close to f64 in f32. A
+//! row has the same bits whatever the other rows, threads and tiles are.
 
 mod chunks;
 mod random;
@@ -90,7 +90,7 @@ impl Setup {
         }
     }
 
-    /// Runs on `x`; the first product's destination starts as `before` everywhere.
+    /// Runs on `x`; the first product's destination is filled with `before` in advance.
     fn run(&self, cpu: &Cpu, weights: &Weights<Cpu>, x: &[f32], before: f32) -> Vec<f32> {
         let rows = x.len() / self.op.src.cols;
         let dst = self.op.products[0].dst;
@@ -127,8 +127,8 @@ impl From<DenseMatrix> for WeightMatrix {
     }
 }
 
-/// A row quantised as the backend does, in terms that are one code: codes of 16 bits, of which the low ones are
-/// 0 without outliers, and a scale for each 32 columns.
+/// A row quantised like in the backend, with one scale per 32 columns. Codes and residual codes are joined to
+/// codes of 16 bits; without outliers the low byte is 0.
 fn quantised(x: &[f32]) -> Vec<(Vec<i32>, f32)> {
     let largest = |x: &[f32]| x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
     let mean = x.chunks(32).map(largest).fold(0.0, |sum, x| sum + x) / x.len().div_ceil(32) as f32;
@@ -149,8 +149,8 @@ fn quantised(x: &[f32]) -> Vec<(Vec<i32>, f32)> {
     x.chunks(32).map(group).collect()
 }
 
-/// What a row's codes may miss of a product: half a step of the first term for each activation, where there is a
-/// second one a step of it (of 128 steps 127 are kept).
+/// Bound on a product's error from quantised activations: per activation, half a step of the code, or one
+/// step of the residual code if there is one (127 of its 128 steps are representable).
 fn rounding(x: &[f32], weights: &[f32]) -> f64 {
     let steps = quantised(x).into_iter().flat_map(|(codes, step)| {
         let second = codes.iter().any(|code| code % 256 != 0);
@@ -159,7 +159,7 @@ fn rounding(x: &[f32], weights: &[f32]) -> f64 {
     steps.zip(weights).map(|(step, weight)| f64::from(step * weight.abs())).sum()
 }
 
-/// The int8 product of a row of weights with a quantised row, in the backend's own order.
+/// The int8 product of a row of weights with a quantised row, in the backend's order of operations.
 fn emulated(m: &QuantMatrix, row: usize, x: &[(Vec<i32>, f32)], fused: bool) -> f32 {
     let fma = |a: f32, b: f32, c: f32| if fused { a.mul_add(b, c) } else { a * b + c };
     let span = if m.group() == 16 { 16 } else { 32 };
@@ -181,7 +181,7 @@ fn emulated(m: &QuantMatrix, row: usize, x: &[(Vec<i32>, f32)], fused: bool) -> 
 fn assert_same_bits(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len());
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        // Zeros may differ in sign: a fused sum of nothing is +0.
+        // Zeros may differ in sign: an empty fused sum is +0.
         assert!(a.to_bits() == b.to_bits() || (*a == 0.0 && *b == 0.0), "{what}: {a} and {b} at {i}");
     }
 }
@@ -207,7 +207,7 @@ fn product(m: &WeightMatrix, x: &[f32]) -> Vec<(f64, f64)> {
     x.chunks(m.cols()).flat_map(|x| weights.chunks(m.cols()).map(move |w| dot(x, w))).collect()
 }
 
-/// Whether an instruction set rounds a product and a sum once.
+/// Whether an instruction set has fused multiply-add.
 fn fuses(isa: Isa) -> bool {
     !matches!(isa, Isa::Portable | Isa::Tiles)
 }
@@ -234,7 +234,7 @@ fn each_case(mut f: impl FnMut(QuantMatrix, Vec<f32>, &str)) {
 fn int8_products_equal_a_scalar_emulation_bit_by_bit() {
     let backends: Vec<Cpu> = Isa::available().into_iter().map(|isa| cpu(isa, Compute::Int8, 2)).collect();
     each_case(|matrix, x, what| {
-        // They are multiplied as dense floats are.
+        // E4M3 is multiplied like dense floats.
         if matrix.kind() == Codes::E4m3 {
             return;
         }
@@ -252,7 +252,7 @@ fn int8_products_equal_a_scalar_emulation_bit_by_bit() {
     });
 }
 
-/// The integer sum of a group is exact whatever the stored codes are, and what follows is the same.
+/// The integer sum of a group is exact for every code width, and all later operations are the same.
 #[test]
 fn few_bits_give_the_bits_of_eight() {
     let mut random = Random(12);
@@ -293,7 +293,8 @@ fn few_bits_give_the_bits_of_eight() {
 fn f32_products_are_close_to_f64() {
     let backends: Vec<Cpu> = Isa::available().into_iter().map(|isa| cpu(isa, Compute::F32, 1)).collect();
     each_case(|matrix, x, what| {
-        // Offsets of a code and its minimum cancel: the magnitude is theirs, not the value's.
+        // A code's offset and its minimum cancel, so the error scales with their magnitude, not with the
+        // value's.
         let eps = if matrix.mins().is_some() { 1e-5 } else { 2e-6 };
         let setup = Setup::plain(matrix.clone());
         let exact = product(&matrix.into(), &x);
@@ -361,7 +362,8 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
     }
 }
 
-/// Eight to sixteen tokens multiply a long row in stretches, others in one; what becomes of the sums waits for the last.
+/// Eight to sixteen tokens multiply a long row in K blocks, other counts in one pass; the epilogue runs after
+/// the last block.
 #[test]
 fn stretches_of_a_row_have_the_bits_of_the_whole() {
     let (mut random, n, k) = (Random(31), 49, 5440);
@@ -395,7 +397,8 @@ fn stretches_of_a_row_have_the_bits_of_the_whole() {
     }
 }
 
-/// Instruction sets with tiles multiply sixteen tokens at once and unpack codes for 256, others have blocks of six.
+/// Instruction sets with tiles multiply sixteen tokens at once and unpack codes for 256; others have blocks
+/// of six.
 #[test]
 fn many_rows_have_the_bits_of_few() {
     const ROWS: usize = 273;
@@ -433,7 +436,7 @@ fn instruction_sets_agree() {
         let largest = results[0].1.iter().fold(0.0f32, |max, y| max.max(y.abs()));
         for (isa, result) in &results {
             for (a, b) in result.iter().zip(&results[0].1) {
-                // Codes are the same; sums are rounded once or twice a step.
+                // Codes are the same; sums are rounded once or twice per step.
                 assert!((a - b).abs() <= 1e-4 * largest, "{isa}: {a} and {b}");
             }
             if fuses(*isa) {
@@ -458,7 +461,7 @@ fn int8_error_stays_within_the_rounding_of_activations() {
             let mut weights = vec![0.0f32; k];
             for (i, found) in found.iter().enumerate() {
                 matrix.dequantize_row(i % 17, &mut weights);
-                // And the sums' own rounding.
+                // Plus the rounding of the sums.
                 let bound = rounding(&x[i / 17 * k..][..k], &weights) * 1.001 + 1e-5 * exact[i].1 + 1e-12;
                 assert!((f64::from(*found) - exact[i].0).abs() <= bound, "{isa} {format:?}");
             }
@@ -478,7 +481,7 @@ fn norm_bias_residual_and_shared_source() {
     ];
     let (gain, bias) = (random.vector(k), random.vector(n));
     let mut x = random.vector(rows * k);
-    // Some groups have a second term, which is missed if it is lost.
+    // Some groups have residual codes; losing those would exceed the bound.
     x.iter_mut().step_by(97).for_each(|x| *x *= 300.0);
     let dst = |i: usize| place(dst_place(k, n).offset + i * 33 * n * 4 / 64 * 64 + i * 64, n);
     let products = (0..3).map(|i| Product {

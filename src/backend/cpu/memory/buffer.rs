@@ -1,4 +1,4 @@
-//! Zeroed memory for arenas, scratch and KV pools: page-aligned, and resident only where it is touched.
+//! Zeroed memory for arenas, scratch and KV pools: page-aligned, and resident only where touched.
 
 use bytemuck::Pod;
 use memmap2::{MmapOptions, MmapRaw};
@@ -6,13 +6,14 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::backend::BackendError;
 use crate::room;
 
-/// From this size on, a buffer starts on a huge page's boundary and asks for huge pages. A decode step reads
-/// all weights once, and with small pages address translation costs more than the reading.
+/// Minimum size for huge pages; such a buffer starts on a huge page boundary. A decode step reads all weights
+/// once, and with small pages address translation costs more than the reads.
 const HUGE: usize = 2 << 20;
 
 /// An anonymous mapping.
 ///
-/// Its pointers stay valid while others of it are in use, since none comes from a reference to the whole.
+/// Its pointers remain valid while other pointers into it are in use, because none is derived from a
+/// reference to the whole mapping.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     map: MmapRaw,
@@ -21,14 +22,14 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// `bytes` zeros that will all be used, in huge pages where the system has them.
+    /// `bytes` zeros that will all be used, in huge pages if available.
     pub(crate) fn zeroed(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let buffer = Buffer::aligned(bytes, what)?;
         buffer.ask_for_huge_pages();
         Ok(buffer)
     }
 
-    /// `bytes` zeros that may all be used later; huge pages can be asked for then.
+    /// `bytes` zeros that may all be used later; huge pages can be requested at that point.
     pub(crate) fn aligned(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let slack = if bytes >= HUGE { HUGE } else { 0 };
         let Buffer { map, .. } = Buffer::sparse(bytes.saturating_add(slack), what)
@@ -37,16 +38,16 @@ impl Buffer {
         Ok(Buffer { map, start, bytes })
     }
 
-    /// Asks the system for huge pages where no page has been touched yet.
+    /// Requests huge pages for pages not touched yet.
     pub(crate) fn ask_for_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if self.bytes >= HUGE {
-            // Advice: a kernel without huge pages refuses, and nothing is lost.
+            // Advice only: on a kernel without huge pages it fails, which is harmless.
             let _ = self.map.advise_range(memmap2::Advice::HugePage, self.start, self.bytes);
         }
     }
 
-    /// `bytes` zeros of which only a part may ever be used. Pages are small, so only that part becomes
+    /// `bytes` zeros of which possibly only a part is used. Pages are small, so only that part becomes
     /// resident.
     pub(crate) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let no_memory = BackendError::OutOfMemory { bytes, what };
@@ -57,36 +58,36 @@ impl Buffer {
         Ok(Buffer { map: map.into(), start: 0, bytes })
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The address of its first byte, aligned to 64.
+    /// The address of the first byte, aligned to 64.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         // The mapping is longer than `start`.
         self.map.as_ptr().wrapping_add(self.start)
     }
 
-    /// The same, for writing: through `&mut self`, or by agreement of threads.
+    /// [`Buffer::as_ptr`] for writing: through `&mut self`, or with synchronised threads.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.map.as_mut_ptr().wrapping_add(self.start)
     }
 
-    /// All of it.
+    /// The whole buffer.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is of `bytes` initialised bytes from `start` on, at least, and lives as long.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.bytes) }
     }
 
-    /// All of it as elements.
+    /// The whole buffer as elements.
     pub(crate) fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
         let whole = self.bytes / size_of::<T>() * size_of::<T>();
         // SAFETY: as in `as_slice`; it is borrowed as a whole.
         bytemuck::cast_slice_mut(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), whole) })
     }
 
-    /// All of it as elements.
+    /// The whole buffer as elements.
     pub(crate) fn elements<T: Pod>(&self) -> &[T] {
         let whole = self.bytes / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice(&self.as_slice()[..whole])

@@ -1,30 +1,30 @@
 //! The size of a core's L1 data cache.
 
-/// Bytes of L1d; 48 KiB if the CPU does not say.
+/// Bytes of L1d; 48 KiB if the CPU does not report it.
 pub(crate) fn first_level_bytes() -> usize {
     let levels = levels();
     levels.iter().find_map(|&registers| first_level(registers)).unwrap_or(48 << 10)
 }
 
-/// EAX, EBX and ECX of each cache that the CPU lists.
+/// EAX, EBX and ECX for each cache that the CPU lists.
 ///
-/// Sources: Intel's Software Developer's Manual, volume 2, CPUID leaf 4; AMD's Architecture Programmer's Manual, volume 3,
-/// leaf 8000001d, which has the same form.
+/// Sources: Intel's Software Developer's Manual, volume 2, CPUID leaf 4; AMD's Architecture Programmer's
+/// Manual, volume 3, leaf 8000001d, which has the same format.
 #[cfg(target_arch = "x86_64")]
 fn levels() -> Vec<[u32; 3]> {
     const LEAVES: [u32; 2] = [4, 0x8000_001d];
-    /// More than any CPU has.
+    /// More caches than any CPU has.
     const CACHES: u32 = 8;
     let there = LEAVES.into_iter().filter(|leaf| cpuid(leaf & 0x8000_0000, 0).eax >= *leaf);
     let all = there.flat_map(|leaf| (0..CACHES).map(move |cache| cpuid(leaf, cache)));
     all.map(|found| [found.eax, found.ebx, found.ecx]).collect()
 }
 
-/// What the CPU says of itself. Every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
+/// CPUID. Every x86-64 has the instruction; Rust 1.89 to 1.93 still mark it unsafe.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe)]
 pub(crate) fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
-    // SAFETY: as said.
+    // SAFETY: every x86-64 has the instruction.
     unsafe { std::arch::x86_64::__cpuid_count(leaf, part) }
 }
 
@@ -33,7 +33,7 @@ fn levels() -> Vec<[u32; 3]> {
     Vec::new()
 }
 
-/// Bytes of a cache, if it is an L1 data cache.
+/// Size of a cache in bytes, if it is an L1 data cache.
 fn first_level([eax, ebx, ecx]: [u32; 3]) -> Option<usize> {
     const DATA: u32 = 1;
     const UNIFIED: u32 = 3;

@@ -1,5 +1,5 @@
-//! The CPU's KV pool: where the keys and values of a page lie, and how pages are copied, exported and
-//! imported. `append` writes them, `attention` reads them.
+//! The CPU's KV pool: the layout of a page's keys and values; copying, exporting and importing pages.
+//! `append` writes pages, `attention` reads them.
 //!
 //! A layer is one allocation, `[page][kv_head]` of blocks. A block holds [`PAGE_TOKENS`] keys,
 //! transposed so that one vector load gives the same element of 16 keys, then their values:
@@ -20,17 +20,17 @@ const OVERREAD_BYTES: usize = 128;
 /// Offsets in a block, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockShape {
-    /// How elements are stored.
+    /// Storage type of the elements.
     pub dtype: KvDtype,
-    /// Elements of a head.
+    /// Elements per head.
     pub dim: usize,
-    /// Scales of a head, with [`KvDtype::Int8`].
+    /// Scales per head, with [`KvDtype::Int8`].
     pub groups: usize,
-    /// Where the key scales start.
+    /// Offset of the key scales.
     pub key_scales: usize,
-    /// Where the values start.
+    /// Offset of the values.
     pub values: usize,
-    /// Where the value scales start.
+    /// Offset of the value scales.
     pub value_scales: usize,
     /// Size of the block.
     pub bytes: usize,
@@ -58,7 +58,7 @@ impl BlockShape {
     }
 }
 
-/// Keys and values of all layers, and the states of sequences. Layers may differ in their heads.
+/// Keys and values of all layers, and recurrent states of sequences. Layers may differ in their heads.
 #[derive(Debug)]
 pub struct KvPool {
     pages: usize,
@@ -89,7 +89,7 @@ pub(crate) struct KvLayer {
     pub shape: BlockShape,
 }
 
-// SAFETY: an address and sizes. Whoever dereferences it promises to keep writers apart.
+// SAFETY: an address and sizes. Code that dereferences it promises to keep writers apart.
 unsafe impl Send for KvLayer {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for KvLayer {}
@@ -98,7 +98,7 @@ impl KvLayer {
     /// The block of a page and a kv head.
     ///
     /// # Panics
-    /// If either is outside the pool: a checked step has no such page.
+    /// If either is out of range; a checked step has no such page.
     #[inline(always)]
     pub fn block(&self, page: PageId, kv_head: usize) -> *mut u8 {
         assert!(page.index() < self.pages && kv_head < self.kv_heads, "page outside the pool");
@@ -111,7 +111,7 @@ impl KvPool {
     /// Allocates a pool of `pages` zeroed pages.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
+    /// [`BackendError::Unavailable`] for a head dimension that is not a multiple of 8,
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
         let mut pool = KvPool { pages, layers: Vec::new(), states: States::default() };
@@ -124,7 +124,7 @@ impl KvPool {
         self.pages
     }
 
-    /// One layer, for a kernel of `heads`. A kernel may write it only while the pool is borrowed mutably.
+    /// One layer, for a kernel with `heads`. A kernel may write it only while the pool is borrowed mutably.
     pub(crate) fn layer_for(
         &mut self,
         op: &'static str,

@@ -1,5 +1,4 @@
-//! Memory of the CPU backend: buffers, weights, KV pages, the views that kernels get of values, and
-//! prefetching.
+//! Memory of the CPU backend: buffers, weights, KV pages, views of values for kernels, and prefetching.
 
 mod buffer;
 pub(crate) mod cache;

@@ -10,23 +10,23 @@ use memmap2::Mmap;
 use super::buffer::Buffer;
 use crate::backend::BackendError;
 
-/// Most bytes of a mapping that several weight matrices share.
+/// Maximum size of a mapping that several weight matrices share.
 const SHELF_BYTES_MAX: usize = 64 << 20;
 
-/// Where weight matrices lie, one close behind another. A mapping per matrix would leave part of a huge page
-/// unused, or be too small for one.
+/// An arena for weight matrices, which are allocated contiguously. A mapping per matrix would leave part of a
+/// huge page unused, or be too small for one.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf(Mutex<Room>);
 
 #[derive(Debug, Default)]
 struct Room {
-    /// What is left of the last mapping.
+    /// The unused rest of the last mapping.
     left: Option<Part>,
     /// Bytes of all mappings.
     mapped: usize,
 }
 
-/// A part of a mapping with one owner. If the mapping is a file's, it may only be read.
+/// A part of a mapping with one owner. It is read-only if the mapping is a file's.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Keeps the mapping alive.
@@ -35,7 +35,7 @@ pub(crate) struct Part {
     bytes: usize,
 }
 
-// SAFETY: a part owns its bytes of the mapping, and has no more to do with a thread than a `Vec`.
+// SAFETY: a part owns its bytes of the mapping and is no more tied to a thread than a `Vec`.
 unsafe impl Send for Part {}
 // SAFETY: as above; through `&Part` they are only read.
 unsafe impl Sync for Part {}
@@ -49,7 +49,7 @@ impl Shelf {
         }
         let no_memory = BackendError::OutOfMemory { bytes, what };
         let lines = bytes.checked_next_multiple_of(64).ok_or(no_memory.clone())?;
-        // As much again as there is already, so that small models do not map much.
+        // At least as much as is mapped already (up to the maximum), so that small models do not map much.
         let ahead = room.mapped.min(SHELF_BYTES_MAX);
         let buffer = Buffer::zeroed(lines.max(ahead), what).or_else(|_| Buffer::zeroed(lines, what));
         let mut mapping = Part::of(buffer.map_err(|_| no_memory.clone())?);
@@ -61,68 +61,68 @@ impl Shelf {
 }
 
 impl Part {
-    /// `bytes` zeros in a mapping of their own, that will all be used.
+    /// `bytes` zeros in a mapping of their own that will all be used.
     pub(crate) fn zeroed(bytes: usize, what: &'static str) -> Result<Part, BackendError> {
         Buffer::zeroed(bytes, what).map(Part::of)
     }
 
-    /// All of a buffer.
+    /// The whole buffer as a part.
     fn of(mut buffer: Buffer) -> Part {
         let (ptr, bytes) = (buffer.as_mut_ptr(), buffer.bytes());
         Part { mapping: Arc::new(buffer), ptr, bytes }
     }
 
-    /// All of a file, to be read.
+    /// A whole file, read-only.
     pub(crate) fn of_file(file: &File) -> io::Result<Part> {
         // SAFETY: the mapping is read-only. The file is only ever replaced as a whole (see `sidecar`), which
         // leaves the old bytes to this mapping. A process that writes into the file changes weights; one that
-        // cuts it short ends this process, as with every mapped file. It is mapped only with
-        // `OpenOptions::mmap`, whose documentation says so.
+        // truncates it ends this process, as with every mapped file. It is mapped only with
+        // `OpenOptions::mmap`, and its documentation has this warning.
         let map = unsafe { Mmap::map(file) }?;
         #[cfg(unix)]
         {
-            // Advice: a system that refuses reads the pages when they are touched.
+            // Advice only: a system that refuses reads the pages on access.
             let _ = map.advise(memmap2::Advice::WillNeed);
         }
         let (ptr, bytes) = (map.as_ptr().cast_mut(), map.len());
         Ok(Part { mapping: Arc::new(map), ptr, bytes })
     }
 
-    /// Splits off its first bytes, rounded up to a whole cache line.
+    /// Splits off the first `bytes` bytes, rounded up to a whole cache line.
     pub(crate) fn split(&mut self, bytes: usize) -> Option<Part> {
         let taken = bytes.checked_next_multiple_of(64)?;
         self.bytes = self.bytes.checked_sub(taken)?;
         let ptr = self.ptr;
-        // Within the mapping, or its end.
+        // Within the mapping, or at its end.
         self.ptr = ptr.wrapping_add(taken);
         Some(Part { mapping: Arc::clone(&self.mapping), ptr, bytes })
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its first byte, aligned to 64.
+    /// Pointer to the first byte, aligned to 64.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.ptr
     }
 
-    /// The same, for writing: through `&mut self`, or by agreement of threads.
+    /// [`Part::as_ptr`] for writing: through `&mut self`, or with synchronised threads.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr
     }
 
-    /// All of it, for writing; not of a file's mapping.
+    /// The whole part, for writing; not for a file's mapping.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`; it is borrowed as a whole.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
     }
 
-    /// All of it.
+    /// The whole part.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised (zeroed, or a
-        // file's), and nobody else has these bytes.
+        // file's), and no other part has these bytes.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 }

@@ -1,4 +1,4 @@
-//! The rows of a value as kernels see them: a pointer and two sizes.
+//! The rows of a value for kernels: a pointer and two sizes.
 
 /// A value's rows, for kernels: `rows` times `cols` f32, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -8,13 +8,13 @@ pub(crate) struct Rows {
     pub(crate) cols: usize,
 }
 
-// SAFETY: a pointer into the arena; whoever dereferences it says why no other thread writes there.
+// SAFETY: a pointer into the arena; code that dereferences it must state why no other thread writes there.
 unsafe impl Send for Rows {}
 // SAFETY: as above.
 unsafe impl Sync for Rows {}
 
 impl Rows {
-    /// Where row `row` starts.
+    /// Pointer to row `row`.
     ///
     /// # Safety
     /// `row` is below `rows`.

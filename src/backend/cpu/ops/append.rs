@@ -1,5 +1,5 @@
-//! [`KvAppend`]: norms and rotates the heads of queries and keys, and writes keys and values to
-//! their pages.
+//! [`KvAppend`]: normalises and rotates the heads of queries and keys, and writes keys and values to their
+//! pages.
 //!
 //! Each token writes its own slot of its own page, so tokens run in any order.
 
@@ -75,7 +75,7 @@ struct Append<'a> {
     step: &'a StepInput,
 }
 
-// SAFETY: `run` says what a chunk writes; the pointers are the submitter's to share.
+// SAFETY: `run` states the rows that a chunk writes; the submitter may share the pointers.
 unsafe impl Sync for Append<'_> {}
 
 impl Kernel for Append<'_> {
@@ -175,9 +175,8 @@ impl Append<'_> {
     }
 }
 
-/// Codes and scale of up to 32 elements: scale = largest magnitude / 127, rounded to f16 and at
-/// most its largest value. An element that is not finite makes the scale NaN, and so everything
-/// that is read back.
+/// Codes and scale of up to 32 elements. The scale is the largest magnitude / 127, rounded to f16 and
+/// saturating. An element that is not finite makes the scale NaN, so that everything read back is NaN, too.
 #[inline(always)]
 unsafe fn quantise<L: Lanes>(p: *const f32, n: usize) -> ([i8; KV_SCALE_GROUP], f16) {
     let mut codes = [0i8; KV_SCALE_GROUP];

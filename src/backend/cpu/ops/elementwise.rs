@@ -8,14 +8,15 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
 use crate::ir::{Activation, BinaryFn, Place, Precision, UnaryFn};
 
-/// Elements that make a chunk worth another thread.
+/// Minimum elements per chunk: enough work for another thread.
 const ELEMENTS_PER_CHUNK: usize = 4096;
 
 fn rows_per_chunk(cols: usize) -> usize {
     ELEMENTS_PER_CHUNK.div_ceil(cols.max(1))
 }
 
-/// The rows of `dst` and of its sources. Sources have its shape, and either are it or do not overlap it.
+/// The rows of `dst` and of its sources. A source has the shape of `dst`, and either is `dst` or does not
+/// overlap it.
 fn operands<const N: usize>(
     op: &'static str,
     dst: &Place,
@@ -157,7 +158,7 @@ impl Kernel for Binary {
         let first = chunk * self.per_chunk;
         for row in first..(first + self.per_chunk).min(self.dst.rows) {
             let b_row = if self.b.rows == 1 { 0 } else { row };
-            // SAFETY: the rows exist; a single row of `b` serves all.
+            // SAFETY: the rows exist; a single row of `b` is used for all.
             unsafe {
                 let (dst, a, b) = (self.dst.row(row), self.a.row(row), self.b.row(b_row));
                 for col in (0..self.dst.cols).step_by(LANES) {
@@ -218,7 +219,7 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
             let n = (cols - col).min(LANES);
             let e = L::exp(L::sub(L::load_n(src.add(col), n), L::splat(max)));
             L::store_n(dst.add(col), n, e);
-            // Read back, so that a last vector's padding does not count.
+            // Read back, so that the padding of a last vector is excluded.
             sum += L::reduce_add(L::load_n(dst.add(col), n));
         }
         for col in (0..cols).step_by(LANES) {

@@ -21,7 +21,7 @@ pub(crate) fn route(op: &Route, frame: &mut Frame<'_, Cpu>) -> Result<(), Backen
         } else {
             logits.iter().map(part).sum()
         };
-        // A row with a NaN has no order.
+        // A NaN makes all weights of the row NaN.
         let sum = if logits.iter().any(|x| x.is_nan()) { f32::NAN } else { sum };
         for (weight, &expert) in weights.iter_mut().zip(&*experts) {
             *weight = part(&logits[expert as usize]) / sum;
@@ -30,7 +30,7 @@ pub(crate) fn route(op: &Route, frame: &mut Frame<'_, Cpu>) -> Result<(), Backen
     Ok(())
 }
 
-/// The index of the largest logit that is not among `taken`, the lowest of equal ones.
+/// The index of the largest logit not in `taken`; the lowest index among equal ones.
 fn largest_other(logits: &[f32], taken: &[f32]) -> usize {
     let free = |expert: &usize| !taken.contains(&(*expert as f32));
     let mut best = None;

@@ -1,4 +1,4 @@
-//! The small operations: all but products and attention. And which kernel runs which operation.
+//! All operations but products and attention, and the dispatch of operations to kernels.
 
 pub(crate) mod append;
 pub(crate) mod elementwise;

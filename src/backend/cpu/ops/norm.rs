@@ -1,5 +1,5 @@
-//! [`Op::Norm`]: norms of whole rows, stored or added. Norms of heads are in `append`, norms
-//! in front of a matrix product in `pack::activations`.
+//! [`Op::Norm`]: norms of whole rows, stored or added. Norms of heads are in `append`, norms before a matrix
+//! product in `pack::activations`.
 //!
 //! [`Op::Norm`]: crate::ir::Op::Norm
 
@@ -12,7 +12,7 @@ use crate::ir::{self, NormKind, Place, Write};
 
 const OP: &str = "norm";
 const ONES: [f32; LANES] = [1.0; LANES];
-/// Rows of a chunk.
+/// Rows per chunk.
 const ROWS_PER_CHUNK: usize = 8;
 
 /// See [`crate::ir::Op::Norm`].
@@ -49,7 +49,7 @@ struct Norm {
     dst: Rows,
     src: Rows,
     weight: *const f32,
-    /// Or null.
+    /// The bias, or null.
     bias: *const f32,
     /// Whether the mean is subtracted first.
     centred: bool,
@@ -57,7 +57,7 @@ struct Norm {
     add: bool,
 }
 
-// SAFETY: `run` says which rows a chunk writes; the pointers are the submitter's to share.
+// SAFETY: `run` states the rows that a chunk writes; the submitter may share the pointers.
 unsafe impl Sync for Norm {}
 
 impl Kernel for Norm {
@@ -79,7 +79,7 @@ impl Kernel for Norm {
 }
 
 impl Norm {
-    /// A row of a norm that centres or has a bias.
+    /// One row of a norm that centres or has a bias.
     #[inline(always)]
     unsafe fn whole<L: Lanes>(&self, dst: *mut f32, src: *const f32) {
         let n = self.src.cols;
@@ -95,7 +95,7 @@ impl Norm {
             }
             let mut squares = L::splat(0.0);
             for col in (0..n).step_by(LANES) {
-                // Lanes behind the last column have no mean to lose.
+                // Lanes after the last column must stay 0, so the mean is 0 there.
                 let mean = L::mul(L::splat(mean), L::load_n(ONES.as_ptr(), n - col));
                 let centred = L::sub(L::load_n(src.add(col), n - col), mean);
                 squares = L::fma(centred, centred, squares);

@@ -1,5 +1,5 @@
-//! [`ShortConv`] and [`GatedDelta`]: rows of a sequence one after the other, each sequence from its slot of
-//! state to another.
+//! [`ShortConv`] and [`GatedDelta`]: a sequence's rows are processed one after another, from one state slot
+//! to another.
 
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
@@ -21,7 +21,7 @@ pub(crate) fn short_conv(op: &ShortConv, frame: &mut Frame<'_, Cpu>) -> Result<(
         let (old, new) = kv.states.parts(&op.state, slots);
         let (dst, src) = (&mut dst[rows.clone()], &src[rows]);
         convolve(dst, old, src, weight, cols);
-        // The last rows of what was there and what has come.
+        // The last rows of the old state and the new input together.
         let kept = new.len().saturating_sub(src.len());
         let (before, own) = new.split_at_mut(kept);
         match old {
@@ -33,13 +33,13 @@ pub(crate) fn short_conv(op: &ShortConv, frame: &mut Frame<'_, Cpu>) -> Result<(
     Ok(())
 }
 
-/// Rows of one sequence; `old` are the rows before them, zeros if none.
+/// The rows of one sequence; `old` holds the rows before them, zeros if `None`.
 fn convolve(dst: &mut [f32], old: Option<&[f32]>, src: &[f32], weight: &[f32], cols: usize) {
     let width = weight.len() / cols;
     for (row, dst) in dst.chunks_exact_mut(cols).enumerate() {
         dst.fill(0.0);
         for j in 0..width {
-            // Counted from the first row of the state, which has `width − 1` of them.
+            // Row index counted from the state's first row; the state has `width − 1` rows.
             let at = row + j;
             let seen = match (at + 1).checked_sub(width) {
                 Some(at) => &src[at * cols..(at + 1) * cols],
@@ -100,11 +100,11 @@ impl Slots {
     }
 }
 
-/// A chunk is a value head's block of columns: columns of a state do not see each other.
+/// A chunk is a block of columns of a value head; the columns of a state are independent of each other.
 struct Delta<'a> {
     op: &'a GatedDelta,
     step: &'a StepInput,
-    /// Of a head.
+    /// Blocks per head.
     blocks: usize,
     state: Slots,
     dst: Rows,
@@ -142,7 +142,7 @@ impl Kernel for Delta<'_> {
 }
 
 impl Delta<'_> {
-    /// Takes one row into the columns of a head's state from `first` on.
+    /// Updates a head's state with one row, in the columns from `first` on.
     ///
     /// # Safety
     /// The row, the head, and the columns exist; `state` has the head's rows of them.

@@ -29,7 +29,7 @@ pub(crate) fn angles(op: &RopeAngles, frame: &mut Frame<'_, Cpu>) -> Result<(), 
     Ok(())
 }
 
-/// A checked rotation: where the angles are, and which elements go together.
+/// A checked rotation: the angles and the pairing of elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rotation {
     angles: Rows,
@@ -60,7 +60,7 @@ impl Rotation {
     /// Rotates one head of token `token`.
     ///
     /// # Safety
-    /// `head` has as many elements as the check asked for, `token` is one of the step's.
+    /// `head` has the `head_dim` elements that [`Rotation::new`] has checked, `token` is one of the step's.
     #[inline(always)]
     pub(crate) unsafe fn rotate<L: Lanes>(&self, head: *mut f32, token: usize) {
         let half = self.angles.cols / 2;

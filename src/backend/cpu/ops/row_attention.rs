@@ -1,4 +1,4 @@
-//! [`RowAttention`]: attention over rows at hand, a row and a head at a time.
+//! [`RowAttention`]: attention over rows of the arena, one row and one head at a time.
 
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
@@ -19,8 +19,8 @@ pub(crate) fn row_attention(
         return Err(overlap_error(RowAttention::NAME, [op.dst, op.q, op.k, op.v]));
     }
     let kernel = Attend { op, step: frame.step, dst, q, k, v };
-    // SAFETY: `check` has compared columns and rows, no key behind the last is read, and a chunk writes its own row,
-    // which is no source.
+    // SAFETY: `check` has compared columns and rows, no key after the last one is read, and a chunk writes
+    // its own row, which is in no source.
     unsafe { cpu.parallel(&kernel, dst.rows) };
     Ok(())
 }
@@ -41,7 +41,7 @@ impl Kernel for Attend<'_> {
         let mut groups = self.op.q.rows.groups(self.step).zip(self.op.k.rows.groups(self.step));
         let own = groups.find(|(queries, _)| queries.contains(&row));
         let (place, keys) = own.map_or((0, 0..0), |(queries, keys)| (row - queries.start, keys));
-        // Whatever the step says, keys beyond the value are not read.
+        // Keys after the value's last row are never read, even for an invalid step.
         let keys = keys.start..keys.end.min(self.k.rows);
         for head in 0..heads.query {
             let kv = head / (heads.query / heads.kv) * heads.dim;
@@ -61,7 +61,7 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// Values of keys so far, weighted by their softmax (Milakov and Gimelshein 2018).
+/// Softmax-weighted sum of the values so far (Milakov and Gimelshein 2018).
 struct Joined {
     dst: *mut f32,
     dim: usize,
@@ -89,7 +89,7 @@ impl Joined {
         }
     }
 
-    /// Multiplies what is there; by 0 it becomes 0, whatever it was.
+    /// Multiplies the sum so far; a factor of 0 clears it, whatever it was.
     #[inline(always)]
     unsafe fn scale<L: Lanes>(&self, factor: f32) {
         for col in (0..self.dim).step_by(LANES) {
@@ -108,7 +108,7 @@ impl Joined {
 
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&self) {
-        // SAFETY: as in `scale`. Of no keys the values are 0.
+        // SAFETY: as in `scale`. Without keys the values are 0.
         unsafe { self.scale::<L>(if self.sum == 0.0 { 0.0 } else { 1.0 / self.sum }) }
     }
 }

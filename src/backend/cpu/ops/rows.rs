@@ -24,7 +24,7 @@ pub(crate) fn embed(
     if let Some(token) = tokens.iter().find(|token| token.index() >= table.rows()) {
         return Err(shape_error(OP, format!("tokens below {}", table.rows()), format!("{token}")));
     }
-    // The first operation of a step.
+    // Embedding is the first operation of a step.
     frame.arena.begin_step(tokens.len());
     let [out] = frame.arena.slices(OP, [(dst, tokens.len())])?;
     for (token, row) in tokens.iter().zip(out.chunks_exact_mut(dst.cols.max(1))) {
@@ -52,7 +52,7 @@ pub(crate) fn gather_outputs(
     Ok(())
 }
 
-/// See [`MeanRows`]. Sums are f64, a block of columns at a time: texts are long.
+/// See [`MeanRows`]. Sums are f64, because texts are long; they cover one block of columns at a time.
 pub(crate) fn mean_rows(op: &MeanRows, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
     op.check()?;
     let (step, cols) = (frame.step, op.src.cols.max(1));
@@ -72,7 +72,8 @@ pub(crate) fn mean_rows(op: &MeanRows, frame: &mut Frame<'_, Cpu>) -> Result<(),
     Ok(())
 }
 
-/// Whether this backend samples such rows itself. Others need more of their logits than a kernel keeps.
+/// Whether this backend samples rows with this sampling. Other rows need more of their logits than a kernel
+/// keeps.
 pub(crate) fn is_greedy(sampling: &RowSampling) -> bool {
     sampling.temperature == 0.0 && sampling.adjustments.is_empty()
 }
@@ -116,7 +117,8 @@ impl Kernel for Sample<'_> {
     }
 }
 
-/// The first column of the largest element, or −1. Several running maxima let it run in vector registers.
+/// The first column of the largest element, or −1. Several running maxima let the compiler vectorise the
+/// loop.
 #[inline(always)]
 fn largest_column(values: &[f32]) -> f32 {
     let mut strands = [f32::NEG_INFINITY; LANES];
@@ -136,7 +138,7 @@ fn largest_column(values: &[f32]) -> f32 {
     if !finite || max == f32::NEG_INFINITY {
         return -1.0;
     }
-    // Block by block, which vectors compare.
+    // Block by block, so that the comparison is vectorised.
     let has_max = |block: &[f32]| block.iter().fold(false, |found, &x| found | (x == max));
     let start = LANES * blocks.iter().position(|block| has_max(block)).unwrap_or(blocks.len());
     values[start..].iter().position(|&x| x == max).map_or(-1.0, |column| (start + column) as f32)

@@ -1,28 +1,29 @@
-//! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to int8 (or kept
-//! in f32), in the order in which a block of tokens reads them.
+//! Packed activations for the matrix kernels: normalised, cut into groups of 32, quantised to int8 (or kept
+//! in f32), in the order in which a block of tokens is read.
 //!
-//! An int8 group holds the codes of its values. A group with outliers also holds residual codes: what the
-//! first codes miss, in 256ths of their step. A shift and an addition join both integer sums. The error of a
-//! code is proportional to its step, so most of a row's error comes from few groups; residual codes bring
-//! those to the error of 15 bits. `docs/decisions/0007-outlier-groups-carry-residual-codes.md` says what they
-//! cost and gain. The code calls them the second term.
+//! An int8 group holds the codes of its values. A group with outliers also holds residual codes: the rounding
+//! error of the first codes, in 256ths of their step. A shift and an addition join both integer sums. The
+//! error of a code is proportional to its step, so most of a row's error comes from few groups; residual
+//! codes reduce their error to that of 15 bits. Cost and gain are in
+//! `docs/decisions/0007-outlier-groups-carry-residual-codes.md`. Identifiers call residual codes "second".
 //!
 //! Rows are cut into blocks ([`block_len`]). A block of `m` tokens is `[groups][m]` records, so a kernel
-//! reads one stream. With [`Lanes::PAIRS`] two neighbours in a block interleave their codes. A row's records
-//! depend on that row alone.
+//! reads one stream. With [`Lanes::PAIRS`], two adjacent tokens of a block interleave their codes. A row's
+//! records depend on that row alone.
 
 use super::record::{FloatGroup, GROUP, Int8Group, Record, SECOND_BITS, behind, block_len, groups};
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 
-/// With [`Lanes::PAIRS`], columns per token before the other token's codes follow: two records together hold
-/// four times eight columns of each.
+/// With [`Lanes::PAIRS`], columns of one token before the other token's codes follow. Two records together
+/// hold four times eight columns of each.
 const OCTET: usize = 8;
 
 /// Steps of the residual codes in one step of the codes.
 const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
 
-/// A group whose largest value is above this many times the mean over the row's groups gets residual codes.
+/// A group gets residual codes if its largest magnitude exceeds this multiple of the mean over the row's
+/// groups.
 const OUTLIER: f32 = 2.0;
 
 /// The block of row `row` among `rows`: its first row and its length.
@@ -40,22 +41,22 @@ fn block_of<L: Lanes, R: Record>(row: usize, rows: usize) -> (usize, usize) {
 
 /// Rows per chunk.
 pub(crate) const ROWS_PER_CHUNK: usize = 4;
-// Blocks start at even rows, so two rows that interleave their codes are in one chunk.
+// Blocks start at even rows, so two rows with interleaved codes are in one chunk.
 const _: () = assert!(ROWS_PER_CHUNK.is_multiple_of(2));
 
 /// Normalises and packs the rows of a matrix product's source.
 pub(crate) struct Pack {
     /// `[rows, K]`
     pub(crate) src: Rows,
-    /// `[K]`, and what is added to the mean square.
+    /// `[K]`, and the epsilon added to the mean square.
     pub(crate) norm: Option<(*const f32, f32)>,
-    /// `[rows · groups]` and what [`behind`] adds, or null if no product needs them.
+    /// `[rows · groups]`, followed by the data of [`behind`]; null if no product needs them.
     pub(crate) int8: *mut Int8Group,
     /// `[rows · groups]`, or null if no product needs them.
     pub(crate) float: *mut FloatGroup,
 }
 
-// SAFETY: `run` says which rows a chunk writes; the pointers are the submitter's to share.
+// SAFETY: `run` states the rows that a chunk writes; the submitter may share the pointers.
 unsafe impl Sync for Pack {}
 
 impl Kernel for Pack {
@@ -76,15 +77,15 @@ impl Pack {
     unsafe fn pack_row<L: Lanes>(&self, row: usize) {
         let cols = self.src.cols;
         let rows = self.src.rows;
-        // Where the row's records start, and the distance between them: a block's records lie together.
+        // Start of the row's records and the distance between them: a block's records are contiguous.
         let records = |(start, len): (usize, usize)| (start * groups(cols) + (row - start), len);
         let block = block_of::<L, Int8Group>(row, rows);
         let (first, stride) = records(block);
         let (first_float, stride_float) = records(block_of::<L, FloatGroup>(row, rows));
-        // Which of two interleaved tokens it is.
+        // Index of the token in its interleaved pair.
         let of_two = (L::PAIRS && stride > 1).then_some((row - block.0) % 2);
-        // SAFETY: `row` is below `rows`; a row's records are its own, but for codes that it puts among its
-        // neighbour's, between them.
+        // SAFETY: `row` is below `rows`; a row's records are its own, except for codes that it interleaves
+        // into its neighbour's record.
         unsafe {
             let src = self.src.row(row).cast_const();
             let gain = match self.norm {
@@ -96,7 +97,7 @@ impl Pack {
                 for group in 0..groups(cols) {
                     let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                     let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
-                    // Becomes the scale.
+                    // Holds the largest magnitude until `quantise` replaces it with the scale.
                     (*self.int8.add(first + group * stride)).scale = largest;
                     total += largest;
                 }
@@ -112,7 +113,7 @@ impl Pack {
                     outliers.add(record).write(u8::from(outlier));
                     quantise::<L>(values, outlier, of_two, [first, second]);
                     if L::TILES && stride == LANES && outlier {
-                        // On AMX one record scales the sums, whether they were joined or not.
+                        // On AMX one record scales the sums, with or without residual codes.
                         (*first).scale = (*second).scale;
                     }
                 }
@@ -123,11 +124,11 @@ impl Pack {
         }
     }
 
-    /// The 32 (normalised) values from column `col`, 0 beyond the row's end.
+    /// The 32 (normalised) values from column `col`, 0 after the row's end.
     #[inline(always)]
     unsafe fn group<L: Lanes>(&self, src: *const f32, col: usize, gain: L::F) -> [L::F; 2] {
         let left = self.src.cols - col;
-        // SAFETY: `left` columns are readable behind `col`, in the row and in the norm's weight.
+        // SAFETY: `left` columns are readable from `col` on, in the row and in the norm's weight.
         unsafe {
             let mut values = load_group::<L>(src.add(col), left);
             if let Some((weight, _)) = self.norm {
@@ -169,7 +170,7 @@ pub(crate) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
     }
 }
 
-/// Writes 32 values whose largest magnitude is in the first record's scale, with or without residual codes.
+/// Writes 32 values, with or without residual codes. The first record's scale holds their largest magnitude.
 #[inline(always)]
 unsafe fn quantise<L: Lanes>(
     values: [L::F; 2],
@@ -180,11 +181,11 @@ unsafe fn quantise<L: Lanes>(
     // SAFETY: the records are the caller's.
     unsafe {
         let largest = (*first).scale;
-        // x · 0 is 0 unless x is infinite or NaN: then the scale, and so the row, becomes NaN.
+        // x · 0 is 0 unless x is infinite or NaN; then the scale, and so the row, becomes NaN.
         let zero = L::splat(0.0);
         let poison = L::reduce_add(L::fma(values[0], zero, L::mul(values[1], zero)));
-        // Below this the reciprocal overflows, or a 256th of the scale is subnormal. Such values count as
-        // zero.
+        // Below this the reciprocal overflows, or a 256th of the scale is subnormal. Such values are treated
+        // as zero.
         let (inverse, scale) = if largest > 1e-32 { (127.0 / largest, largest / 127.0) } else { (0.0, 0.0) };
         let mut steps = values;
         for steps in &mut steps {
@@ -194,7 +195,7 @@ unsafe fn quantise<L: Lanes>(
         if outlier {
             for steps in &mut steps {
                 let left = L::mul(L::sub(*steps, L::round(*steps)), L::splat(SECOND_STEPS));
-                // Half a step would round to one more than codes can hold.
+                // Half a step would round to 128, which a code cannot hold.
                 *steps = L::max(L::splat(-127.0), L::min(L::splat(127.0), left));
             }
             let neg_left = codes::<L>(steps, of_two, second);
@@ -212,10 +213,10 @@ unsafe fn quantise<L: Lanes>(
     }
 }
 
-/// Writes the nearest codes of 32 values in steps; returns minus the sums of both halves.
+/// Writes the nearest codes of 32 values given in steps; returns the negated sums of both halves.
 #[inline(always)]
 unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int8Group) -> [i32; 2] {
-    // SAFETY: `out` is the caller's record, and of two tokens the second's is behind the first's.
+    // SAFETY: `out` is the caller's record, and of two tokens the second's follows the first's.
     unsafe {
         let (low, high) = (L::to_i32(steps[0]), L::to_i32(steps[1]));
         let mut own = [0i8; GROUP];
@@ -237,7 +238,7 @@ unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int
     }
 }
 
-/// Writes codes of 0.
+/// Writes zero codes.
 #[inline(always)]
 unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
     // SAFETY: as in `codes`.
@@ -254,7 +255,7 @@ unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
 #[inline(always)]
 unsafe fn put_octets(own: &[i8; GROUP], token: usize, out: *mut Int8Group) {
     for (i, own) in own.chunks_exact(OCTET).enumerate() {
-        // SAFETY: `out` is the record of token 0 or 1 of two, one behind the other.
+        // SAFETY: `out` is the record of token 0 or 1 of two adjacent records.
         unsafe {
             let record = out.sub(token).add(i / 2);
             let to = (&raw mut (*record).codes).cast::<i8>().add((i % 2 * 2 + token) * OCTET);

@@ -1,17 +1,18 @@
-//! How a packed matrix stores its values, and how many bytes that takes. The head of `pack` has the table.
+//! The storage form of a packed matrix, and its size. The table is in the documentation of `pack`.
 
 use super::record::{GROUP, groups};
 use crate::backend::cpu::isa::LANES;
 use crate::quant::{Bits, Codes, E2M1, MatrixForm, QuantForm};
 
-/// Rows of a panel.
+/// Rows per panel.
 pub(crate) const PANEL: usize = 2 * LANES;
-/// Quads of columns of a group.
+/// Quads of columns per group.
 pub(crate) const QUADS: usize = GROUP / 4;
 
-/// The zero point of codes made of floats of four bits. Activations' records have its sum.
+/// The zero point of codes made from 4-bit floats. Initial sums for it are shifted from a record's
+/// `neg_sum_8`.
 const E2M1_ZERO: i32 = 16;
-/// By float of four bits, its code: twice its value, plus the zero point.
+/// Code of each 4-bit float: twice its value, plus the zero point.
 pub(crate) const E2M1_CODES: [u8; 16] = {
     let mut codes = [0; 16];
     let mut at = 0;
@@ -22,15 +23,15 @@ pub(crate) const E2M1_CODES: [u8; 16] = {
     codes
 };
 
-/// How a packed matrix stores its values.
+/// The storage form of a packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Codes, scales and perhaps mins.
+    /// Codes, scales, and mins if any.
     Quant {
-        /// Floats of four bits become integers in kernels, those of eight bits floats.
+        /// In kernels, 4-bit floats become integers and 8-bit floats become f32.
         kind: Codes,
         mins: bool,
-        /// The canonical group is 16 columns.
+        /// Whether the canonical group is 16 columns.
         halves: bool,
     },
     F32,
@@ -44,13 +45,13 @@ impl Layout {
             MatrixForm::Quant(QuantForm { kind: kind @ Codes::E2m1, group, .. }) => {
                 Layout::Quant { kind, mins: false, halves: group == 16 }
             }
-            // Their groups have 16 columns only where rows have no more.
+            // Their groups have 16 columns only in rows of no more columns.
             MatrixForm::Quant(QuantForm { kind: kind @ Codes::E4m3, .. }) => {
                 Layout::Quant { kind, mins: false, halves: false }
             }
             MatrixForm::Quant(QuantForm { kind: Codes::Int(bits), group, mins }) => {
                 let halves = group == 16;
-                // Kernels exist for these; all else is packed as 8 bits.
+                // Kernels exist for these; all other forms are packed as 8 bits.
                 let bits = match (bits, halves, mins) {
                     (Bits::Four, ..) | (Bits::Five, false, _) | (Bits::Six, true, false) => bits,
                     _ => Bits::Eight,
@@ -63,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a group of one panel.
+    /// Bytes per group of one panel.
     pub(crate) const fn group_bytes(self) -> usize {
         match self {
             Layout::Quant { mins, halves, .. } => {
@@ -73,7 +74,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of its values or codes.
+    /// Bytes per group for values or codes.
     pub(crate) const fn code_bytes(self) -> usize {
         match self {
             Layout::Quant { kind, .. } => PANEL * GROUP / 8 * kind.bits(),
@@ -82,7 +83,8 @@ impl Layout {
         }
     }
 
-    /// What is subtracted from a stored code, its byte's bias included; of floats, from what a table makes of it.
+    /// The offset to subtract from a stored code, including a byte's bias; for 4-bit floats, from the table's
+    /// code.
     pub(crate) const fn zero_point(self) -> i32 {
         match self {
             Layout::Quant { kind: Codes::E2m1, .. } => E2M1_ZERO,
@@ -91,7 +93,7 @@ impl Layout {
         }
     }
 
-    /// What fills columns that are not there: the code of 0 where there are no mins.
+    /// Fill for missing columns: without mins, the code of value 0.
     pub(super) const fn padding(self) -> u8 {
         match self {
             Layout::Quant { kind: Codes::E2m1 | Codes::E4m3, .. } => 0,

@@ -1,10 +1,10 @@
-//! The lines of a group: writing a row's codes into them, and reading them back. The table in the parent's
-//! head says where each code lies.
+//! The lines of a group: writing a row's codes into them and reading them back. The table in the
+//! documentation of `pack` gives the position of each code.
 
 use super::{GROUP, QUADS};
 use crate::quant::QuantMatrix;
 
-/// The codes of 32 columns, a byte each, with the bits of `flip` inverted. Missing columns get the code of
+/// The codes of 32 columns, one byte each, with the bits of `flip` inverted. Missing columns get the code of
 /// value 0. Inverting a code's top bit adds or subtracts the zero point; the caller masks bits above the
 /// code.
 #[inline]
@@ -12,7 +12,7 @@ pub(super) fn group_codes(m: &QuantMatrix, row: usize, group: usize, flip: u8) -
     let codes = &m.row_codes(row)[group * GROUP..];
     let mut out = [flip; GROUP];
     let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
-    // For a whole group the length is a constant, and the loop becomes vector code.
+    // A whole group has a constant length, which lets the compiler vectorise the loop.
     match codes.first_chunk::<GROUP>() {
         Some(codes) => out.iter_mut().zip(codes).for_each(flipped),
         None => out.iter_mut().zip(codes).for_each(flipped),
@@ -20,7 +20,7 @@ pub(super) fn group_codes(m: &QuantMatrix, row: usize, group: usize, flip: u8) -
     bytemuck::cast(out)
 }
 
-/// The lines of 32 codes of 5 bits.
+/// The lines of 32 5-bit codes.
 #[inline]
 pub(super) fn five_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 5] {
     let q = quads.map(|quad| u32::from_ne_bytes(quad) & 0x1f1f_1f1f);
@@ -35,7 +35,7 @@ pub(super) fn five_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 5] {
     .map(u32::to_ne_bytes)
 }
 
-/// The lines of 32 codes of 6 bits.
+/// The lines of 32 6-bit codes.
 #[inline]
 pub(super) fn six_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 6] {
     let q = quads.map(|quad| u32::from_ne_bytes(quad) & 0x3f3f_3f3f);
@@ -51,7 +51,7 @@ pub(super) fn six_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 6] {
     .map(u32::to_ne_bytes)
 }
 
-/// The lines of 32 codes of 4 bits, padded with the zero point.
+/// The lines of 32 4-bit codes, padded with the zero point.
 #[inline]
 pub(super) fn group_nibbles(
     m: &QuantMatrix,
@@ -70,7 +70,7 @@ pub(super) fn group_nibbles(
         let last = &mut source[(m.cols() - group * GROUP) / 2];
         *last = *last & 15 | zero_point << 4;
     }
-    // In a row, neighbours share a byte. Here the first four of eight codes are the low nibbles.
+    // In a row, adjacent codes share a byte. Here the first four of eight codes are the low nibbles.
     bytemuck::cast::<_, [[u8; 4]; QUADS / 2]>(source).map(|pairs| {
         let pairs = u32::from_le_bytes(pairs);
         let pairs = pairs & 0xff00_00ff | (pairs & 0x00ff_0000) >> 8 | (pairs & 0x0000_ff00) << 8;
@@ -78,7 +78,7 @@ pub(super) fn group_nibbles(
     })
 }
 
-/// The code of 5 bits of quad `kq`.
+/// The 5-bit code of quad `kq`.
 pub(super) fn five_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
     match kq {
         2 => line(0) >> 5 << 2 | line(1) >> 6,
@@ -88,7 +88,7 @@ pub(super) fn five_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
     }
 }
 
-/// The code of 6 bits of quad `kq`.
+/// The 6-bit code of quad `kq`.
 pub(super) fn six_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
     let first = kq / 4 * 3;
     match kq % 4 {
@@ -97,27 +97,27 @@ pub(super) fn six_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
     }
 }
 
-/// Where the codes of quad `quad` of row `row` lie in [`Order::Pairs`](crate::backend::cpu::isa::Order): the
-/// row and the quad whose place they take.
+/// The position of quad `quad` of row `row` in [`Order::Pairs`](crate::backend::cpu::isa::Order), as the row
+/// and quad that it replaces.
 pub(super) fn paired(row: usize, quad: usize) -> (usize, usize) {
     let (four, of_four) = (row / 4 * 4, row % 4);
     (four + of_four % 2 * 2 + quad % 2, quad / 2 * 2 + of_four / 2)
 }
 
-/// The quads that lie in the places of row `row` in that order.
+/// The quads stored in the positions of row `row` in [`Order::Pairs`](crate::backend::cpu::isa::Order).
 pub(super) fn paired_quads(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS]) -> [[u8; 4]; QUADS] {
     let rows = paired_rows(row).map(of);
     std::array::from_fn(|quad| rows[quad % 2][quad / 2 * 2 + row % 2])
 }
 
-/// The same for 4-bit codes.
+/// [`paired_quads`] for 4-bit codes.
 pub(super) fn paired_nibbles(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS / 2]) -> [[u8; 4]; QUADS / 2] {
     let [even, odd] = paired_rows(row).map(of);
     let nibble = |byte: u8| byte >> (row % 2 * 4) & 15;
     std::array::from_fn(|line| std::array::from_fn(|k| nibble(even[line][k]) | nibble(odd[line][k]) << 4))
 }
 
-/// The two rows whose quads lie in the places of row `row`, alternating, even quads' row first.
+/// The two rows whose quads alternate in the positions of row `row`; even quads come from the first one.
 fn paired_rows(row: usize) -> [usize; 2] {
     let first = row / 4 * 4 + row % 4 / 2;
     [first, first + 2]

@@ -1,37 +1,37 @@
-//! Weight matrices in the order in which kernels read them: one layout for all instruction sets, apart from
+//! Weight matrices in the order of the kernels' reads. All instruction sets share one layout, except for
 //! [`Order`].
 //!
-//! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
-//! groups of 32 columns, each a multiple of 64 bytes:
+//! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of groups of 32
+//! columns, each a multiple of 64 bytes:
 //!
-//! | part | codes | floats of 8 bits | dense |
+//! | part | codes | 8-bit floats | dense floats |
 //! |---|---|---|---|
-//! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` bytes | `[k 32][row 32]` floats |
+//! | values | `[line][row 32][k 4]` bytes, a line per bit | `[k 32][row 32]` bytes | `[k 32][row 32]` |
 //! | scales, then mins if any | `[half][row 32]` f16 | `[row 32]` f16 | none |
 //!
-//! There are two halves if the canonical group is 16 columns, else one. The four columns `4 kq ..` of a row
-//! are a quad. Lines hold whole quads in their low bits, so most codes need one `and`. The bits left over
-//! hold the other quads. Byte `k` of a quad is cut from and put into byte `k` of a line:
+//! There are two halves if the canonical group is 16 columns, otherwise one. The four columns `4 kq ..` of a
+//! row are a quad. A line holds a whole quad in its low bits, so most codes need one `and`. The remaining
+//! bits hold the other quads. Byte `k` of a quad is stored in byte `k` of its lines:
 //!
-//! | bits | quads in the low bits of lines | others, from the highest bit down |
+//! | bits | quads in the low bits of lines | other quads from the top bit down; `L1[7:6]`: bits of line 1 |
 //! |---|---|---|
 //! | 8 | 0 to 7 | |
-//! | 6 | 0, 1, 3; 4, 5, 7 | 2: bits 7 and 6 of lines 0, 1, 2; 6: of lines 3, 4, 5 |
-//! | 5 | 0, 1, 3, 5, 7 | 2: bits 7 to 5 of line 0, 7 and 6 of line 1; 4: bits 7 to 5 of line 2, 5 of line 1, 5 of line 3; 6: bits 7 to 5 of line 4, 7 and 6 of line 3 |
-//! | 4 | 0, 2, 4, 6 | 1, 3, 5, 7: bits 7 to 4 of a line each |
+//! | 6 | 0, 1, 3; 4, 5, 7 | 2: `L0[7:6]` `L1[7:6]` `L2[7:6]`; 6: `L3[7:6]` `L4[7:6]` `L5[7:6]` |
+//! | 5 | 0, 1, 3, 5, 7 | 2: `L0[7:5]` `L1[7:6]`; 4: `L2[7:5]` `L1[5]` `L3[5]`; 6: `L4[7:5]` `L3[7:6]` |
+//! | 4 | 0, 2, 4, 6 | 1: `L0[7:4]`; 3: `L1[7:4]`; 5: `L2[7:4]`; 7: `L3[7:4]` |
 //!
 //! Reading the quads in order needs the lines in order, never more than three at once. Signed codes are
-//! stored plus 8, 16, 32 or 128. For instruction sets with signed dot products, 8-bit codes are stored less
-//! 128. Floats of 4 bits lie as codes of 4 bits do, without a zero point: kernels make 5-bit codes of them by a
-//! table. For instruction sets that multiply eight columns at once, rows and quads change places before lines are made
-//! ([`Order`]).
+//! stored plus 8, 16, 32 or 128. For instruction sets with signed dot products, 8-bit codes are stored minus
+//! 128. 4-bit floats are stored like 4-bit codes but without a zero point; kernels convert them to 5-bit
+//! codes with a table. For instruction sets that multiply eight columns at once, rows and quads are permuted
+//! before lines are built ([`Order`]).
 //!
-//! 5-bit codes in groups of 16 are packed as 8 bits, and so are 6-bit codes in any form but groups of 16
-//! without mins; no file has those. Padding has value 0 or meets activations of 0.
+//! 5-bit codes in groups of 16 are packed as 8 bits, and so are 6-bit codes in any form except groups of 16
+//! without mins; no model file has those. Padding has value 0 or is multiplied by zero activations.
 //!
-//! Packing goes panel by panel. A thread reads 32 rows of the source into memory of its own, which stays in
-//! L2, and writes their panel from there. So a weight is read once and written once, and the thread that
-//! writes a page is the one for which the system cleared it.
+//! Packing goes panel by panel. A thread reads 32 rows of the source into its own scratch memory, which stays
+//! in L2, and writes their panel from there. So each weight is read once and written once, and pages are
+//! first touched by the thread that writes them.
 
 mod activations;
 mod layout;
@@ -59,7 +59,7 @@ pub(crate) use record::{
     in_blocks,
 };
 
-/// Bytes that a thread packs at a time: a huge page, so that threads share few of them.
+/// Bytes per chunk: a huge page, so that threads share few of them.
 const RUN_BYTES: usize = 2 << 20;
 
 /// A packed weight matrix.
@@ -87,7 +87,7 @@ impl PreparedMatrix for Matrix {
 }
 
 impl Matrix {
-    /// Packs what `source` reads on the pool's threads, to a place on `shelf`.
+    /// Packs the rows of `source` on the pool's threads, into memory from `shelf`.
     pub(crate) fn pack<S: MatrixSource>(
         source: &S,
         order: Order,
@@ -98,7 +98,7 @@ impl Matrix {
         let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
         let panels = rows.div_ceil(PANEL);
         let mut data = shelf.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
-        // Small matrices are shared among threads, too.
+        // Small matrices are divided among the threads, too.
         let run = (RUN_BYTES / panel_bytes.max(1)).min(panels / (4 * pool.threads())).max(1);
         let mut scratch = Vec::new();
         scratch.resize_with(pool.threads(), Mutex::default);
@@ -121,13 +121,13 @@ impl Matrix {
         }
     }
 
-    /// A matrix that was packed earlier: `data` has as many bytes as `packed_bytes` says.
+    /// A matrix packed earlier: the length of `data` must be [`packed_bytes`].
     pub(crate) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
         Matrix { data, rows, cols, layout, order, compute: Compute::default() }
     }
 
-    /// With what it is multiplied, where that is not the default.
+    /// Sets the arithmetic of products, if it is not the default.
     pub(crate) fn for_compute(self, compute: Compute) -> Matrix {
         Matrix { compute, ..self }
     }
@@ -209,7 +209,7 @@ impl GroupView<'_> {
         code * self.factor(half) + if mins { self.factor(1 + usize::from(halves) + half) } else { 0.0 }
     }
 
-    /// The scale or the min of line `line` behind the codes.
+    /// Scale or min number `line` after the codes.
     fn factor(&self, line: usize) -> f32 {
         f16::from_bits(self.word(self.layout.code_bytes() + 2 * (line * PANEL + self.row))).to_f32()
     }
@@ -219,22 +219,22 @@ impl GroupView<'_> {
     }
 }
 
-/// A matrix that is being packed.
+/// The job of packing a matrix.
 struct Packing<'a, S: MatrixSource> {
     source: &'a S,
     layout: Layout,
     order: Order,
     data: *mut u8,
     panel_bytes: usize,
-    /// Panels of a chunk.
+    /// Panels per chunk.
     run: usize,
-    /// Per worker: the rows in work.
+    /// Per worker: the rows being packed.
     scratch: &'a [Mutex<WeightMatrix>],
-    /// The first panel that could not be read so far.
+    /// The failed panel with the lowest number so far, and its error.
     failed: &'a Mutex<Option<(usize, S::Error)>>,
 }
 
-// SAFETY: the threads write different panels; the rest may be shared.
+// SAFETY: the threads write different panels; all other fields may be shared.
 unsafe impl<S: MatrixSource> Sync for Packing<'_, S> {}
 
 /// Packs the panels of chunk `chunk`.
@@ -257,7 +257,7 @@ unsafe fn pack_run<S: MatrixSource>(job: &Packing<'_, S>, chunk: usize, worker: 
     }
 }
 
-/// Packs up to 32 rows into a panel of zeros.
+/// Packs up to 32 rows into a zeroed panel.
 fn pack_panel(block: &WeightMatrix, layout: Layout, order: Order, panel: &mut [u8]) {
     let streams = panel.chunks_exact_mut(layout.group_bytes()).enumerate();
     match block {
@@ -292,7 +292,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
     } else {
         pack_codes(codes, layout, rows, quads, nibbles);
     }
-    // Two canonical groups of 16 columns; the second may lie behind the row's end.
+    // Two canonical groups of 16 columns; the second may begin after the row's end.
     let halves = if matches!(layout, Layout::Quant { halves: true, .. }) { 2 } else { 1 };
     let mut lines = factors.as_chunks_mut::<{ 2 * PANEL }>().0.iter_mut();
     for values in [Some(m.scales()), m.mins()].into_iter().flatten() {
@@ -305,7 +305,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
     }
 }
 
-/// Packs a group's codes; each row gives `quads`, or `nibbles` for 4-bit codes.
+/// Packs a group's codes. `quads` returns the codes of a row, or `nibbles` for 4-bit codes.
 fn pack_codes(
     out: &mut [u8],
     layout: Layout,
@@ -333,8 +333,8 @@ fn pack_factors(values: &[f16], groups_per_row: usize, index: usize, line: &mut 
     }
 }
 
-/// Writes rows of `Q` quads as `[quad][row 32][4]`, missing rows as zeros. Writes are in order, line by line;
-/// `row` is called once per row.
+/// Writes rows of `Q` quads as `[quad][row 32][4]`, with zeros for missing rows. Writes are sequential, line
+/// by line; `row` is called once per row.
 fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) -> [[u8; 4]; Q]) {
     let mut tile = [[[0; 4]; Q]; PANEL];
     for (index, slot) in tile.iter_mut().take(rows).enumerate() {

@@ -1,45 +1,46 @@
-//! Quantised activations as bytes: a record per group of 32 columns, and the blocks of tokens that records
-//! come in.
+//! Records of quantised activations, one per group of 32 columns, and the blocks of tokens that records are
+//! ordered by.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::memory::Buffer;
 
-/// Columns of a group.
+/// Columns per group.
 pub(crate) const GROUP: usize = 32;
 
-/// Groups that `cols` columns take.
+/// Number of groups that `cols` columns take.
 pub(crate) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
 }
 
-/// Bits between the codes and the residual codes.
+/// Shift between codes and residual codes.
 pub(crate) const SECOND_BITS: u32 = 8;
 
 /// The codes of 32 quantised activations, or their residual codes. Value = `scale · codes[k]`; with residual
-/// codes `second.scale · (256 · first.codes[k] + second.codes[k])`. The second record is always there, with
-/// codes of 0 if the group has no residual codes: a neighbour in the block may have some.
+/// codes `second.scale · (256 · first.codes[k] + second.codes[k])`. The second record always exists, with
+/// zero codes if the group has no residual codes, because another token of the block may have some.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Int8Group {
-    /// In -127..=127. With [`Lanes::PAIRS`] half of them are another token's.
+    /// In -127..=127. With [`Lanes::PAIRS`], half of them are another token's.
     pub(crate) codes: [i8; GROUP],
-    /// NaN if any value was not finite. In a second record, a 256th of the first's; on AMX the first record
-    /// has that value too if there are residual codes.
+    /// NaN if any value was not finite. In a second record, a 256th of the first's. On AMX the first record
+    /// has that value, too, if there are residual codes.
     pub(crate) scale: f32,
     /// Sum of the values, residual codes included; unused in a second record.
     pub(crate) scaled_sum: f32,
-    /// Minus the sum of all codes, times the zero points of 4-bit and 8-bit codes: integer sums start at it.
+    /// Initial values of integer sums: the negated sum of all codes times the zero points of 4-bit and 8-bit
+    /// codes.
     pub(crate) neg_sum_8: i32,
     pub(crate) neg_sum_128: i32,
-    /// Minus the sums of the first and the last sixteen codes, times the zero point of 6-bit codes.
+    /// The negated sums of the first and the last sixteen codes, times the zero point of 6-bit codes.
     pub(crate) neg_halves_32: [i32; 2],
     /// Sums of the first and the last sixteen values, residual codes included; unused in a second record.
     pub(crate) scaled_halves: [f32; 2],
 }
 
-/// Bytes per group of a row: two records, and whether the second is used.
+/// Bytes per group of a row: two records, and a flag for a used second record.
 pub(crate) const INT8_BYTES: usize = 2 * size_of::<Int8Group>() + 1;
 
 /// 32 activations in f32.
@@ -47,11 +48,11 @@ pub(crate) const INT8_BYTES: usize = 2 * size_of::<Int8Group>() + 1;
 #[repr(C)]
 pub(crate) struct FloatGroup {
     pub(crate) values: [f32; GROUP],
-    /// Sums of the first and the last sixteen.
+    /// Sums of the first and the last sixteen values.
     pub(crate) sums: [f32; 2],
 }
 
-/// The kind of a group's activations.
+/// A group's record, of one kind of activations.
 pub(crate) trait Record {
     /// Whether sixteen tokens form a block on instruction sets with [`Lanes::TILES`].
     const TILES: bool;
@@ -65,15 +66,15 @@ impl Record for FloatGroup {
     const TILES: bool = false;
 }
 
-/// Scratch for one operation's activations.
+/// Scratch memory for one operation's packed activations.
 #[derive(Debug)]
 pub(crate) struct Activations {
     pub(crate) int8: Buffer,
     pub(crate) float: Buffer,
 }
 
-/// Tokens of the next block when `left` are left: sixteen for tiles, else six or the largest power of two up
-/// to 4 that fits. Eight tokens are two blocks of 4; six and two take a quarter longer.
+/// Tokens of the next block when `left` are left: sixteen for tiles, otherwise six or the largest power of
+/// two up to 4 that fits. Eight tokens are two blocks of 4; six and two would take a quarter longer.
 #[inline(always)]
 pub(crate) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     match left {
@@ -86,14 +87,14 @@ pub(crate) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     }
 }
 
-/// How many of `tokens` are in blocks of more than one.
+/// Number of `tokens` that are in blocks of more than one.
 #[inline(always)]
 pub(crate) fn in_blocks<L: Lanes>(tokens: usize) -> usize {
     tokens - tokens % if L::TOKENS == 6 { 2 } else { L::TOKENS }
 }
 
-/// What lies behind `records` first records: as many second ones, then a byte per record that is 0 if the
-/// second is empty.
+/// The data after `records` first records: as many second records, then one byte per record that is 0 if the
+/// second record is unused.
 #[inline(always)]
 pub(crate) fn behind<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
     (first.wrapping_add(records), first.wrapping_add(2 * records).cast())

@@ -1,4 +1,4 @@
-//! Packing by blocks against the layout as the table in the module's head says it, weight by weight.
+//! Packing compared weight by weight with the layout table in the documentation of `pack`.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::*;
 use crate::backend::BackendError;
 use crate::quant::{DenseMatrix, MatrixForm, QuantError, QuantForm, QuantParts, code_bytes_per_row};
 
-/// A matrix in memory that notes which rows are asked for, and refuses the bad ones.
+/// A matrix in memory that records which rows are read, and fails on the bad ones.
 struct Source<'a> {
     matrix: &'a WeightMatrix,
     bad: &'a [usize],
@@ -76,7 +76,7 @@ fn quant([rows, cols]: [usize; 2], form: QuantForm) -> WeightMatrix {
     let code = |x: u32| match kind {
         Codes::Int(Bits::Four) | Codes::E2m1 => x as u8,
         Codes::Int(bits) => (*bits.codes(mins).start() as u8).wrapping_add((x % (1 << bits.count())) as u8),
-        // All but the two of NaN.
+        // All codes except the two NaNs.
         Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
     };
     let codes = random(rows * code_bytes_per_row(kind, cols), 1).map(code).collect();
@@ -96,7 +96,7 @@ fn dense([rows, cols]: [usize; 2]) -> [WeightMatrix; 3] {
     values.map(|values| WeightMatrix::Dense(DenseMatrix::new(rows, cols, values).unwrap()))
 }
 
-/// The whole packed matrix, a weight after the other.
+/// The whole packed matrix, built weight by weight.
 fn specified(matrix: &WeightMatrix, order: Order) -> Vec<u8> {
     let (layout, groups) = (Layout::of(matrix.form()), groups(matrix.cols()));
     let mut out = vec![0; matrix.rows().div_ceil(PANEL) * groups * layout.group_bytes()];
@@ -121,13 +121,14 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [u
         let col = group * GROUP + k;
         let Layout::Quant { kind, .. } = layout else { panic!("not quantised") };
         let signed = |zero: i32| if col < m.cols() { m.code(row, col) as i32 + zero } else { zero };
-        // Without mins the padding is the code of 0; with mins it is 0 itself, which is the same here.
+        // Without mins the padding is the code of 0; with mins it is 0 itself, which has the same effect
+        // here.
         let (bits, stored) = match kind {
             Codes::Int(Bits::Eight) => {
                 (Bits::Eight, (signed(layout.zero_point()) as u8).wrapping_sub(order.byte_bias()))
             }
             Codes::Int(bits) => (bits, signed(layout.zero_point()) as u8),
-            // As they are, where integers of four bits lie; their padding is 0.
+            // Stored like 4-bit integers, unchanged; their padding is 0.
             Codes::E2m1 if col < m.cols() => (Bits::Four, m.row_codes(row)[col / 2] >> (4 * (col % 2)) & 15),
             Codes::E2m1 => (Bits::Four, 0),
             Codes::E4m3 => {
@@ -135,10 +136,10 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [u
                 continue;
             }
         };
-        // The lowest bit first.
+        // Bits are placed from the lowest up.
         let (lane, quad) = match (order, row % 4) {
             (Order::Unsigned | Order::Signed, _) => (lane, k / 4),
-            // Two rows' eight columns one behind the other, and then the other two's.
+            // Eight columns of two rows, one row after the other, then the other two rows.
             (Order::Pairs, of_four) => {
                 (lane - of_four + of_four % 2 * 2 + k / 4 % 2, k / 8 * 2 + of_four / 2)
             }
@@ -160,7 +161,7 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [u
     }
 }
 
-/// The line and the bit there of each bit of a quad's codes, the lowest first.
+/// The line and bit position of each bit of a quad's codes, lowest bit first.
 fn places(bits: Bits, quad: usize) -> Vec<(usize, usize)> {
     let low = |line| (0..bits.count()).map(|bit| (line, bit)).collect();
     match (bits, quad) {
@@ -213,7 +214,7 @@ fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
 #[test]
 fn every_form_is_packed_as_the_layout_says() {
     for pool in [pool(1), pool(3)] {
-        // One shelf for all: what lies before and behind a matrix stays as it is.
+        // One shelf for all: packing must not write outside a matrix.
         let shelf = Shelf::default();
         for shape in [[1, 32], [3, 16], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
             for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
@@ -239,7 +240,7 @@ fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
     let bytes = |bits: Bits, group, mins| {
         let matrix = quant([64, 96], QuantForm { kind: bits.into(), group, mins });
         let packed = Matrix::pack(&matrix, Order::Unsigned, &pool(1), &Shelf::default()).unwrap();
-        // Less its scales and mins, by the code.
+        // Bits per code, without scales and mins.
         let factors = 64 * 96 / group.min(32) * if mins { 4 } else { 2 };
         8 * (packed.bytes() - factors) / (64 * 96)
     };

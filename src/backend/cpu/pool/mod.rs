@@ -1,19 +1,18 @@
-//! The thread pool: persistent threads that run one job at a time, chunk by chunk. `README.md` has the states
-//! of a worker and the modes.
+//! The thread pool: persistent threads that run one job at a time, chunk by chunk. `README.md` lists the
+//! states of a worker and the modes.
 //!
 //! A job is a function, a pointer to its data and a number of chunks. Each thread has a range of chunks in an
-//! atomic word of its own and claims the next one by compare-and-swap. A thread without chunks takes the
-//! second half of another thread's range, into a second word. So threads read long stretches of memory
-//! forwards, share no cache line while there is enough to do, and a late thread loses its chunks to the
-//! others.
+//! atomic word of its own and claims the next one by compare-and-swap. A thread without chunks steals the
+//! second half of another thread's range, into a second word. So threads read long runs of memory forwards
+//! and share no cache line while there is enough work, and a late thread's chunks are done by others.
 //!
-//! A thread reads which function to call only after a claim. The submitter cannot replace a job before every
-//! claimed chunk is reported done, so a claim always belongs to the job that stands there. A job may be
-//! published before its input is ready ([`Pool::run_behind`]). No lock is taken and nothing is allocated
-//! after start.
+//! A thread reads the function pointer only after a claim. The submitter cannot replace a job before every
+//! claimed chunk is reported done, so a claim always belongs to the current job. A job may be published
+//! before its input is ready ([`Pool::run_behind`]). After start-up, no lock is taken and nothing is
+//! allocated.
 //!
-//! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is seen to stall
-//! jobs, workers nap or the submitter works alone ([`Stalls`]).
+//! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is detected to
+//! stall jobs, workers nap or the submitter works alone ([`Stalls`]).
 
 mod cores;
 mod stalls;
@@ -42,16 +41,16 @@ const SPINS: u32 = 600;
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
 
-/// A value in a cache line of its own, so that claims do not slow reports.
+/// A value in its own cache line, so that claims do not slow reports.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line<T>(T);
 
 #[derive(Default)]
 struct Shared {
-    /// Per thread, the submitter first: the end of its chunks (high half) and the next one (low half).
+    /// Per thread, the submitter first: the end of its range (high half) and the next chunk (low half).
     ranges: Vec<Line<AtomicU64>>,
-    /// Per thread: the chunks that it took from others. Others may take them back.
+    /// Per thread: the range stolen from others, which others may steal back.
     taken: Vec<Line<AtomicU64>>,
     /// Chunks reported done.
     done: Line<AtomicUsize>,
@@ -62,17 +61,17 @@ struct Shared {
     ready: AtomicBool,
     /// Whether a thread is submitting.
     busy: AtomicBool,
-    /// Jobs that began plus jobs that ended: odd while one runs.
+    /// Number of job starts plus job ends: odd while a job runs.
     jobs: AtomicUsize,
     /// Whether the mode is [`Mode::Guests`]: workers nap.
     guests: AtomicBool,
-    /// The core that the submitter runs on.
+    /// Core of the submitter.
     core: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
-    /// Workers that have started.
+    /// Number of workers that have started.
     begun: AtomicUsize,
-    /// Per worker: it has announced that it parks.
+    /// Per worker: whether it has announced that it parks.
     parked: Vec<AtomicBool>,
     stalls: Stalls,
 }
@@ -94,7 +93,7 @@ impl Pool {
     /// Starts a pool of `threads`, the submitter included.
     ///
     /// # Errors
-    /// [`BackendError::Thread`] if the system refuses one; those already started have ended then.
+    /// [`BackendError::Thread`] if the system refuses one; those already started have then ended.
     pub(crate) fn new(threads: NonZeroUsize) -> Result<Pool, BackendError> {
         let [mut ranges, mut taken] = [Vec::new(), Vec::new()];
         let mut parked = Vec::new();
@@ -108,7 +107,7 @@ impl Pool {
             stalls: Stalls::of(threads.get()),
             ..Shared::default()
         });
-        // If an error drops it, the threads that have been started end.
+        // If an error drops the pool, the threads started so far end.
         let mut pool = Pool { shared, workers: Vec::new(), handles: Vec::new() };
         for index in 0..threads.get() - 1 {
             let number = index + 1;
@@ -128,30 +127,31 @@ impl Pool {
         let worker = room::spawn(format!("ottava-cpu-{}", index + 1), work)?;
         self.handles.push(worker.thread().clone());
         self.workers.push(worker);
-        // A starting thread allocates; a running one does not. One at a time, each has the memory it needs.
+        // A starting thread allocates; a running one does not. Starting one at a time leaves each the memory
+        // it needs.
         while self.shared.begun.load(Ordering::Acquire) < self.workers.len() {
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// Threads that work on a job, the submitter included.
+    /// Number of threads that work on a job, the submitter included.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// The range of `chunks` that `thread` starts with.
+    /// Initial range of `thread` among `chunks` chunks.
     fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
         let first = |thread| chunks * thread / self.threads();
         first(thread)..first(thread + 1)
     }
 
     /// Calls `task(data, chunk, thread)` for every chunk below `chunks`, on all threads, and returns when all
-    /// are done. If the pool is busy (another thread submits, or a task does), the caller does all chunks
-    /// itself, as thread 0.
+    /// are done. If the pool is busy (with another submitter, or because a task submits), the caller does all
+    /// chunks itself, as thread 0.
     ///
     /// # Panics
-    /// If a task did, after all others have ended.
+    /// If a task panicked, after all other tasks have ended.
     ///
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
@@ -160,14 +160,14 @@ impl Pool {
         unsafe { self.submit(None, task, data, chunks) }
     }
 
-    /// Like [`Pool::run`], for tasks that need what `before` makes. The caller runs `before` while the other
-    /// threads find their chunks.
+    /// [`Pool::run`] for tasks that depend on the result of `before`. The caller runs `before` while the
+    /// other threads claim their chunks.
     ///
     /// # Panics
-    /// If `before` or a task did, after all tasks have ended.
+    /// If `before` or a task panicked, after all tasks have ended.
     ///
     /// # Safety
-    /// As [`Pool::run`]'s, once `before` has ended.
+    /// As for [`Pool::run`], once `before` has ended.
     pub(crate) unsafe fn run_behind<T: Sync>(
         &self,
         mut before: impl FnMut(),
@@ -235,13 +235,13 @@ impl Pool {
         }
     }
 
-    /// Gives every thread its share of a job; returns the job's number.
+    /// Gives every thread its range of a job; returns the job's number.
     fn publish(&self, chunks: usize) -> usize {
         let job = self.shared.jobs.fetch_add(1, Ordering::Relaxed) + 1;
         for (thread, range) in (0..self.threads()).zip(&self.shared.ranges) {
             let share = self.share(chunks, thread);
-            // Sequentially consistent, as are the parking flags: a worker either sees its chunks
-            // before it parks or is seen parked by the submitter.
+            // Sequentially consistent, like the parking flags: either a worker sees its chunks before it
+            // parks, or the submitter sees that it has parked.
             range.0.store((share.end as u64) << 32 | share.start as u64, Ordering::SeqCst);
         }
         job
@@ -268,7 +268,7 @@ impl Drop for Pool {
 }
 
 impl Line<AtomicU64> {
-    /// Leaves `left(next, end)` of the range; returns what it was. `None` if it was empty.
+    /// Shrinks the range to `left(next, end)`; returns the range before that, or `None` if it was empty.
     fn split(&self, left: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let mut range = self.0.load(Ordering::Acquire);
         loop {
@@ -299,20 +299,22 @@ impl Line<AtomicU64> {
 }
 
 impl Shared {
-    /// Claims a chunk of the current job: the next of the thread's own, or of what it takes from another.
+    /// Claims a chunk of the current job: the next of the thread's own ranges, or one stolen from another
+    /// thread.
     fn claim(&self, thread: usize) -> Option<usize> {
         let (given, taken) = (self.ranges.get(thread)?, self.taken.get(thread)?);
         given.claim().or_else(|| taken.claim()).or_else(|| {
             let (before, from) = self.ranges.split_at(thread);
             let (first, end) = from.iter().chain(before).chain(&self.taken).find_map(Line::claim_half)?;
-            // The submitter may be publishing the job that this chunk belongs to, but it never writes
-            // `taken`. While a chunk is claimed there is no other job.
+            // The submitter may be publishing this chunk's job at the same time, but it never writes `taken`.
+            // While a chunk is claimed there is no other job.
             taken.0.store(end << 32 | (first + 1), Ordering::Release);
             Some(first as usize)
         })
     }
 
-    /// Runs chunks until none is left or `tired` says so. Returns how many, and the first panic's payload.
+    /// Runs chunks until none is left or `tired` returns true. Returns their number, and the first panic's
+    /// payload.
     fn drain(&self, thread: usize, tired: impl Fn() -> bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut count, mut payload) = (0, None);
         while !tired()
@@ -331,20 +333,20 @@ impl Shared {
             }
             count += 1;
         }
-        // Makes the chunks' writes visible to `wait_done`. Nothing of the job is touched afterwards.
+        // Makes the chunks' writes visible to `wait_done`. Nothing of the job is accessed afterwards.
         if count > 0 {
             self.done.0.fetch_add(count, Ordering::Release);
         }
         (count, payload)
     }
 
-    /// Waits until all chunks are done. Returns how many the caller had to do itself, and the first panic's
-    /// payload.
+    /// Waits until all chunks are done. Returns the number of chunks that the caller did itself meanwhile,
+    /// and the first panic's payload.
     fn wait_done(&self, chunks: usize, guests: bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut spins, mut count, mut payload) = (0, 0, None);
         while self.done.0.load(Ordering::Acquire) != chunks {
             if guests {
-                // A worker may nap on chunks that it has just taken.
+                // A worker may nap on chunks that it has just stolen.
                 let (late, panic) = self.drain(0, || false);
                 count += late;
                 payload = payload.or(panic);
@@ -362,7 +364,7 @@ impl Shared {
         }
     }
 
-    /// Whether the worker has chunks that no thread has claimed.
+    /// Whether the worker has unclaimed chunks.
     fn has_work(&self, index: usize) -> bool {
         let range = self.ranges[index + 1].0.load(Ordering::SeqCst);
         range >> 32 > range & u64::from(u32::MAX)
@@ -379,7 +381,7 @@ fn pause(spins: &mut u32) {
     }
 }
 
-/// Runs `run`; returns the payload of its panic, if it panics.
+/// Runs `run`; returns the payload if it panics.
 fn caught(run: impl FnOnce()) -> Option<Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(run)).err()
 }
@@ -453,7 +455,7 @@ mod tests {
         });
     }
 
-    /// Its first chunk of the second half ends when all others have.
+    /// The first chunk of the second half ends after all others.
     unsafe fn wait_for_others(counts: &Counts, chunk: usize, _worker: usize) {
         let all = counts.0.len();
         let done = || counts.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<usize>();
@@ -469,7 +471,7 @@ mod tests {
     fn chunks_of_a_thread_that_is_late_are_done_by_the_other() {
         let pool = pool(2);
         for _ in 0..20 {
-            // Alone, nobody would do the others.
+            // In the mode `Alone`, no other thread would do the other chunks.
             pool.shared.stalls.set([0; 2]);
             let data = counts(64);
             // SAFETY: `wait_for_others` may run anywhere.
@@ -514,7 +516,7 @@ mod tests {
         let task: unsafe fn(&Counts, usize, usize) = count;
         shared.task.store(task as *mut (), Ordering::Relaxed);
         shared.data.store(std::ptr::from_ref(&data).cast_mut().cast(), Ordering::Relaxed);
-        // The worker has done the first two and taken over the others.
+        // The worker has done the first two chunks and stolen the others.
         shared.done.0.store(2, Ordering::Relaxed);
         shared.taken[1].0.store(5 << 32 | 2, Ordering::Relaxed);
         assert_eq!(shared.wait_done(5, true).0, 3);
@@ -522,7 +524,7 @@ mod tests {
         assert_eq!(done, [0, 0, 1, 1, 1]);
     }
 
-    /// What the chunks need, and how often each was done.
+    /// The input of the chunks, and the number of times that each was done.
     struct Made(AtomicBool, Counts);
 
     unsafe fn use_what_was_made(made: &Made, chunk: usize, worker: usize) {
@@ -550,7 +552,7 @@ mod tests {
         }
     }
 
-    /// The submitter's first chunk takes long.
+    /// A task whose first chunk takes long on the submitter.
     unsafe fn stop_the_submitter(counts: &Counts, chunk: usize, worker: usize) {
         if (chunk, worker) == (0, 0) {
             thread::sleep(Duration::from_millis(20));
@@ -563,7 +565,7 @@ mod tests {
         for threads in [2, 4] {
             let pool = pool(threads);
             let stay = || pool.shared.stalls.stay.load(Ordering::Relaxed);
-            // The workers may be stopped meanwhile, or have done the first chunk.
+            // The workers may be preempted meanwhile, or have done the first chunk.
             for _ in 0..100 {
                 pool.shared.stalls.set([0; 2]);
                 let data = counts(64);

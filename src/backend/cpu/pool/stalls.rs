@@ -1,32 +1,33 @@
-//! When workers nap, and when the submitter works alone. Where another process competes for the cores,
-//! threads that wait for each other are slower than one thread. `README.md` has the modes as a table.
+//! Decides when workers nap and when the submitter works alone. If another process competes for the cores,
+//! threads that wait for each other are slower than one thread. `README.md` has a table of the modes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A wait for the other threads is a stall if it takes at least [`STALL`] and the time of [`STALL_CHUNKS`]
-/// chunks.
+/// Minimum wait for other threads that counts as a stall. It must also be at least the time of
+/// [`STALL_CHUNKS`] chunks.
 const STALL: Duration = Duration::from_micros(300);
 const STALL_CHUNKS: u32 = 8;
-/// Length of a window, in nanoseconds of jobs. At its end the pool compares how much time workers saved the
-/// submitter, and how much they cost it. A difference of one [`EIGHTH`] of the window counts.
+/// Length of a window, in nanoseconds of jobs. At its end the pool compares the time that workers saved the
+/// submitter with the time that they cost it. A difference of at least one [`EIGHTH`] of the window is
+/// significant.
 const WINDOW: u64 = 4_000_000;
 const EIGHTH: u64 = 8;
-/// With one worker: how many eighths of a window it must save. On a core of its own a worker saves 6 to 9,
-/// beside a busy neighbour 0 to 4 (a slower core looks the same). With more workers one neighbour costs too
-/// little to show.
+/// With one worker: minimum saving, in eighths of a window. On a core of its own a worker saves 6 to 9, on a
+/// core shared with a busy process 0 to 4 (a slower core looks the same). With more workers, one busy core
+/// has too small an effect to detect.
 const HELP_OF_ONE: u64 = 5;
-/// Shorter jobs are not judged: even a healthy worker may come too late for them.
+/// Shorter jobs are not judged: even a healthy worker may be too late for them.
 const SHORT: Duration = Duration::from_micros(20);
-/// How long workers nap, in nanoseconds: by default, and at most when stalls recur. With more than two
-/// threads one late thread would make all others nap, so the default holds there.
+/// Duration of napping, in nanoseconds: default, and maximum if stalls recur. With more than two threads, one
+/// late thread would make all others nap, so the default is also the maximum.
 const STAY_MIN: u64 = 10_000_000;
 const STAY_MAX: u64 = 500_000_000;
-/// A stall within this time, in nanoseconds, counts as recurring: a shared core is lost every few
-/// milliseconds. A core that something else takes now and then is worth more than it costs.
+/// A stall within this time, in nanoseconds, is a recurrence: a shared core is lost every few milliseconds. A
+/// core that is lost only occasionally saves more than it costs.
 const AGAIN: u64 = 30_000_000;
 
-/// Who works, and how.
+/// The threads that work, and how they idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// All threads. Workers spin and yield between jobs.
@@ -38,24 +39,24 @@ pub(super) enum Mode {
     Alone,
 }
 
-/// Statistics of stalls, and the mode that follows from them. A busy neighbour takes a thread's core for
+/// Statistics of stalls, and the mode that follows from them. A busy process takes a thread's core for
 /// milliseconds. If that happens in a chunk, all threads wait; if it happens while the thread yields, it
 /// misses most jobs. Then workers nap for a while. If napping workers still cost more than they save, the
 /// submitter works alone.
 pub(super) struct Stalls {
-    /// Threads of the pool, the submitter included.
+    /// Number of threads in the pool, the submitter included.
     threads: usize,
-    /// Times below are nanoseconds after this.
+    /// Origin of the times below, which are in nanoseconds.
     start: Instant,
-    /// Until when workers nap, and until when the submitter works alone.
+    /// End of napping, and end of the submitter working alone.
     guests_until: AtomicU64,
     alone_until: AtomicU64,
-    /// How long workers napped the last time.
+    /// Duration of the last napping phase.
     pub(super) stay: AtomicU64,
     /// Number of the last job that stalled.
     job: AtomicUsize,
-    /// Sums of the current window in the modes `Owners` and `Guests`: time of the jobs, time that workers
-    /// saved, time that the submitter lost.
+    /// Sums over the current window in the modes `Owners` and `Guests`: time of the jobs, time saved by
+    /// workers, time lost by the submitter.
     windows: [[AtomicU64; 3]; 2],
 }
 
@@ -87,8 +88,8 @@ impl Stalls {
     }
 
     /// Judges one thread's wait in job `job`: it did `own` chunks in the time `took`, then waited `waited`,
-    /// until `now`, for the others. Returns true if that is a stall. In mode `Guests` only [`Stalls::count`]
-    /// judges.
+    /// until `now`, for the others. Returns true if that is a stall. Mode `Guests` is judged in
+    /// [`Stalls::count`] only.
     pub(super) fn note(
         &self,
         mode: Mode,
@@ -109,10 +110,10 @@ impl Stalls {
         true
     }
 
-    /// Adds a job without a stall to the window: the times that the job took, that the submitter worked, and
-    /// that it lost by waking and waiting; the chunks done by the submitter (`own`) and by workers
-    /// (`others`). What the submitter would have needed for the workers' chunks is what they saved. Their own
-    /// time would include the time in which they were preempted.
+    /// Adds a job without a stall to the window. `took` is the time of the job, `worked` of the submitter's
+    /// own work, `lost` of waking and waiting. `own` chunks were done by the submitter, `others` by workers.
+    /// The saving is the time that the submitter would have needed for the workers' chunks. The workers' own
+    /// time would include time in which they were preempted.
     pub(super) fn count(
         &self,
         mode: Mode,
@@ -146,12 +147,12 @@ impl Stalls {
         }
     }
 
-    /// Workers that save less than this in a window of `took` do not have their cores to themselves.
+    /// Minimum saving in a window of `took`. Workers that save less share their cores with other processes.
     fn help_min(&self, took: u64) -> u64 {
         took / EIGHTH * if self.threads == 2 { HELP_OF_ONE } else { 1 }
     }
 
-    /// Sets until when workers nap and the submitter works alone.
+    /// Sets the end of napping and the end of the submitter working alone.
     pub(super) fn set(&self, [guests, alone]: [u64; 2]) {
         self.guests_until.store(guests, Ordering::Relaxed);
         self.alone_until.store(alone, Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl Stalls {
         self.job.load(Ordering::Relaxed) != 0
     }
 
-    /// Lets workers nap from `now` on: twice as long as last time if that is recent, `max` at most.
+    /// Makes workers nap from `now` on: twice as long as last time if that is recent, at most `max`.
     fn be_guests(&self, now: Instant, max: u64) {
         let (now, before) = (self.at(now), self.stay.load(Ordering::Relaxed));
         let again = now < self.guests_until.load(Ordering::Relaxed) + AGAIN;
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn workers_are_guests_after_a_stall_and_longer_if_they_go_on() {
         let stalls = Stalls::of(2);
-        // Ten chunks in 1 ms, then so long for the others.
+        // Ten chunks in 1 ms, then a wait of `waited` for the others.
         let number = std::cell::Cell::new(1);
         let job = |end: Duration, waited: Duration| {
             number.set(number.get() + 2);
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn workers_that_hardly_help_are_guests() {
-        // Jobs that take 2 ms together, twice, and of a hundred chunks how many workers did.
+        // Jobs of 2 ms in total, twice; workers did `others` of a hundred chunks.
         let after = |threads: usize, took: Duration, others: usize| {
             let stalls = Stalls::of(threads);
             let end = stalls.start + MS(100);
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_submitter_works_alone_where_guests_cost_more_than_they_do() {
-        // The submitter did ten chunks in 2 ms, workers so many, and it lost so much.
+        // The submitter did ten chunks in 2 ms and lost `lost`; workers did `others` chunks.
         let after = |others: usize, lost: Duration| {
             let stalls = Stalls::of(2);
             stalls.note(Mode::Owners, 1, [MS(1), MS(3)], 10, stalls.start);

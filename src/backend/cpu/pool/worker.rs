@@ -1,4 +1,5 @@
-//! A worker's loop: work, spin, yield, park; in mode `Guests` it naps. `README.md` has the states as a table.
+//! A worker's loop: work, spin, yield, park; in mode `Guests` it also naps. `README.md` has a table of the
+//! states.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -7,21 +8,21 @@ use std::time::{Duration, Instant};
 use super::stalls::Mode;
 use super::{SPINS, Shared, cores};
 
-/// How long an idle worker yields before it parks: longer than sampling takes between two steps.
+/// Time that an idle worker yields before it parks: longer than sampling takes between two steps.
 pub(super) const YIELD_FOR: Duration = Duration::from_millis(2);
 
-/// In mode [`Mode::Guests`], how long a worker stays awake before it naps.
+/// In mode [`Mode::Guests`], maximum time awake before a nap.
 pub(super) const AWAKE_MAX: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(20);
-/// A worker that has moved off the submitter's core stays put for at least this long.
+/// Minimum interval between moves off the submitter's core.
 const ASIDE_AFTER: Duration = Duration::from_millis(5);
 
 /// A pool thread other than the submitter.
 pub(super) struct Worker<'a> {
     shared: &'a Shared,
-    /// Number of this worker, from 0.
+    /// Index of this worker, from 0.
     index: usize,
-    /// When it last woke up, and when it last moved off the submitter's core.
+    /// Times of the last wake-up and of the last move off the submitter's core.
     woken: Instant,
     aside: Instant,
 }
@@ -36,7 +37,7 @@ impl<'a> Worker<'a> {
         self.shared.guests.load(Ordering::Acquire)
     }
 
-    /// Works off chunks and idles until the pool ends.
+    /// Runs chunks and idles until the pool stops.
     pub(super) fn work(mut self) {
         self.shared.begun.fetch_add(1, Ordering::Release);
         while !self.shared.stopping.load(Ordering::Relaxed) {
@@ -58,7 +59,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns when there is work. Parks if there is none for [`YIELD_FOR`], or if `others_take_long`.
+    /// Returns when there is work. Parks after [`YIELD_FOR`] without work, or as soon as `others_take_long`
+    /// returns true.
     fn idle(&mut self, others_take_long: impl Fn(Instant) -> bool) {
         let parked = &self.shared.parked[self.index];
         for _ in 0..SPINS {
@@ -70,7 +72,7 @@ impl<'a> Worker<'a> {
         let start = Instant::now();
         loop {
             let now = Instant::now();
-            // Beside a busy neighbour one yield may take longer than either limit.
+            // If another process is busy on the core, one yield may take longer than either limit.
             if others_take_long(now) || now - start >= YIELD_FOR {
                 break;
             }
@@ -95,13 +97,13 @@ impl<'a> Worker<'a> {
         self.wake_up();
     }
 
-    /// Sleeps for [`NAP`].
+    /// Sleeps for [`NAP`], then checks the core.
     fn nap(&mut self) {
         thread::sleep(NAP);
         self.wake_up();
     }
 
-    /// A napping worker moves off the submitter's core, where it could only delay it.
+    /// Moves a napping worker off the submitter's core, where it could only delay the submitter.
     fn wake_up(&mut self) {
         self.woken = Instant::now();
         if self.guest() && self.woken - self.aside > ASIDE_AFTER {

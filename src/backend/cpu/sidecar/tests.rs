@@ -1,4 +1,4 @@
-//! What is kept comes back bit by bit; a file that is anything else is refused, whatever is in it.
+//! Stored matrices are read back bit by bit; any other file is refused, whatever its contents.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn floats_of(kind: Codes) -> WeightMatrix {
     WeightMatrix::Quant(QuantMatrix::new(parts).unwrap())
 }
 
-/// Some matrices with what is needed to keep them, in a folder of their own.
+/// Matrices stored in a sidecar in a folder of their own.
 struct Kept {
     cpu: Cpu,
     folder: tempfile::TempDir,
@@ -68,7 +68,7 @@ impl Kept {
         Sidecar { path, key: [7; 32], shapes: &self.shapes, map: false }
     }
 
-    /// What a file of these bytes is refused for; none if it is read, and then to the same matrices.
+    /// The error for a file with these bytes, or none if it is read back to the same matrices.
     fn refused(&self, bytes: &[u8]) -> Option<String> {
         let path = self.folder.path().join("other.packed");
         std::fs::write(&path, bytes).unwrap();
@@ -102,7 +102,7 @@ fn what_was_kept_comes_back_and_nothing_else_is_left() {
     let kept = Kept::new();
     assert_eq!(kept.refused(&kept.bytes()), None);
     let matrices = kept.cpu.restore(&kept.sidecar(&kept.path())).unwrap();
-    // Written over in place, cut short, replaced, deleted: what was read stays.
+    // Overwriting, truncating, replacing or deleting the file does not affect matrices that were read.
     let bytes = kept.bytes();
     std::fs::write(kept.path(), vec![0xff; bytes.len()]).unwrap();
     std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(3).unwrap();
@@ -184,7 +184,7 @@ fn files_of_any_other_length_or_content_are_refused() {
         assert!(kept.refused(&bytes[..cut]).is_some(), "{cut} bytes are enough");
     }
     assert!(kept.refused(&[&bytes[..], b"x"].concat()).is_some());
-    // Bytes of any kind behind a good beginning of any length.
+    // Random bytes after a valid beginning of any length.
     let mut state = 1_u64;
     for round in 0..500 {
         let mut random = || {
@@ -208,7 +208,7 @@ fn other_weights_and_absurd_shapes_are_refused() {
     let path = kept.path();
     let of = |sidecar: &Sidecar<'_>| kept.cpu.restore(sidecar).unwrap_err().to_string();
     assert!(of(&Sidecar { key: [8; 32], ..kept.sidecar(&path) }).contains("model file"));
-    // Codes as other instruction sets take them.
+    // Codes in the order of other instruction sets.
     for other in [Order::Unsigned, Order::Signed, Order::Pairs] {
         let restored = restore(&kept.sidecar(&path), other, &kept.cpu.pool);
         let refused = restored.is_err_and(|why| why.to_string().contains("matrices"));
@@ -228,7 +228,7 @@ fn where_nothing_can_be_written_nothing_changes() {
     let nowhere = kept.folder.path().join("no-such-folder/weights.packed");
     let error = kept.cpu.keep(&kept.sidecar(&nowhere), &kept.matrices).unwrap_err();
     assert!(error.to_string().contains("cannot create"), "{error}");
-    // A folder cannot be replaced by a file.
+    // A folder is not replaced by a file.
     let folder = kept.folder.path().join("folder");
     std::fs::create_dir_all(folder.join("full")).unwrap();
     let error = kept.cpu.keep(&kept.sidecar(&folder), &kept.matrices).unwrap_err();

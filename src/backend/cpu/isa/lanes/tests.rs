@@ -1,5 +1,4 @@
-//! Every operation of [`Lanes`] against plain scalar code, on each instruction set that the
-//! machine has.
+//! Every operation of [`Lanes`] against plain scalar code, on each instruction set that the machine supports.
 
 use half::{bf16, f16};
 
@@ -130,7 +129,7 @@ impl Check for Reductions {
     #[inline(always)]
     unsafe fn check<L: Lanes>(&self) {
         let [a, _, c] = values();
-        // SAFETY: every pointer is to a whole array, or to as many elements as are asked for.
+        // SAFETY: every pointer is to a whole array, or to `n` elements.
         unsafe {
             let sum = L::reduce_add(L::load(a.as_ptr()));
             let exact: f64 = a.iter().map(|&x| f64::from(x)).sum();
@@ -277,7 +276,7 @@ impl Dots {
     }
 }
 
-/// A stored byte as the dot product sees it.
+/// The value of a stored byte in a dot product.
 fn byte<L: Lanes>(code: u8) -> i32 {
     if L::BYTE_BIAS == 0 { i32::from(code) } else { i32::from(code as i8) }
 }
@@ -317,7 +316,7 @@ impl Pairs {
     }
 }
 
-/// Four bytes of each row.
+/// Four bytes of each row, as columns.
 #[inline(always)]
 unsafe fn columns_of<L: Lanes>(codes: L::C) -> [[i32; LANES]; 4] {
     // SAFETY: register arithmetic.
@@ -331,7 +330,7 @@ unsafe fn columns_of<L: Lanes>(codes: L::C) -> [[i32; LANES]; 4] {
 impl Check for Pairs {
     #[inline(always)]
     unsafe fn check<L: Lanes>(&self) {
-        // So that this is not passed over where it matters.
+        // The check must not be skipped on NEON with i8mm.
         assert_eq!(L::PAIRS, cfg!(target_arch = "aarch64") && L::BYTE_BIAS == 0 && L::PARTS == 2);
         if !L::PAIRS {
             return;
@@ -371,7 +370,7 @@ fn dot_products_of_two_tokens_are_exact() {
     }
 }
 
-/// What cuts codes out of bytes; results below 64 are what `widen` shows of them.
+/// Extraction of codes from bytes; results below 64 are checked with `widen`.
 struct Cuts {
     a: [u8; 64],
     b: [u8; 64],
@@ -484,7 +483,7 @@ impl Check for Activations {
                 [
                     (Activation::Silu, lanes::<L>(L::silu(v)), 1e-6, 1e-9),
                     (Activation::GeluTanh, lanes::<L>(L::gelu_tanh(v)), 4e-6, 1e-7),
-                    // The tail's error is that of a square, which grows.
+                    // In the tail, the rounding error of the squared exponent grows with it.
                     (Activation::Gelu, lanes::<L>(L::gelu(v)), 4e-6, 1e-9),
                 ]
             };

@@ -1,4 +1,4 @@
-//! Instructions that are no stable intrinsics, a function each, and the top byte of lanes.
+//! Instructions without stable intrinsics, one function each, and the top byte of lanes.
 
 use core::arch::aarch64::*;
 use core::arch::asm;
@@ -17,7 +17,7 @@ pub(super) unsafe fn top_unsigned(a: int32x4_t) -> int32x4_t {
     unsafe { vreinterpretq_s32_u32(vshrq_n_u32::<24>(vreinterpretq_u32_s32(a))) }
 }
 
-/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, codes with a sign for `sdot` and without for `usdot`.
+/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`; codes are signed for `sdot` and unsigned for `usdot`.
 macro_rules! dot_product {
     ($name:ident $features:literal) => {
         #[inline]

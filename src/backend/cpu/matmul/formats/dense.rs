@@ -1,7 +1,7 @@
-//! Floats times f32 activations: dense ones, and those of eight bits, whose sums over 32 columns have a scale.
+//! Floats times f32 activations: dense floats, and 8-bit floats with a scale per 32 columns.
 
-// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
-// the index says which of them.
+// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and the index
+// names the register.
 #![allow(clippy::needless_range_loop)]
 
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use crate::backend::cpu::pack::{FloatGroup, GROUP, Layout, PANEL};
 /// `Dense<f32>`, `Dense<f16>`, `Dense<bf16>`, `Dense<E4m3>`.
 pub(crate) struct Dense<E>(PhantomData<E>);
 
-/// A float of eight bits.
+/// An 8-bit float (E4M3).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct E4m3(u8);

@@ -1,7 +1,7 @@
-//! Codes times f32 activations.
+//! Integer codes times f32 activations.
 
-// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
-// the index says which of them.
+// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and the index
+// names the register.
 #![allow(clippy::needless_range_loop)]
 
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use crate::backend::cpu::isa::{Lanes, for_each};
 use crate::backend::cpu::memory::prefetch::Prefetch;
 use crate::backend::cpu::pack::{FloatGroup, Layout, QUADS};
 
-/// Codes times f32 activations.
+/// Products of codes with f32 activations.
 pub(crate) struct Float<const BITS: usize, const MINS: bool, const HALVES: bool>;
 
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<BITS, MINS, HALVES> {
@@ -30,8 +30,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<B
         let activations = activations.first;
         // SAFETY: all reads stay within the group and the records.
         unsafe {
-            // Unpacked through memory, so that what follows is a small loop. Each format, instruction set and
-            // block has a copy of this code.
+            // Unpacked through memory, so that the code after it is a small loop: it is instantiated per
+            // format, instruction set and block.
             let mut codes = [[L::bytes(weights); T]; QUADS];
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 for t in 0..T {

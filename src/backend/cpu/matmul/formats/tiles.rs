@@ -1,4 +1,4 @@
-//! Codes times int8 activations of sixteen tokens at once, on instruction sets that multiply tiles (AMX).
+//! Codes times int8 activations of sixteen tokens at once, on instruction sets with tile products (AMX).
 //!
 //! A panel's codes are unpacked once for many tokens, some groups at a time. Tiles compute the exact integer
 //! sums of a group. Vectors apply scales and mins in the order of `int8`, so the bits are the same.
@@ -10,10 +10,10 @@ use crate::backend::cpu::isa::{LANES, Lanes, Tile, for_each};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Off, Prefetch};
 use crate::backend::cpu::pack::{Int8Group, QUADS, SECOND_BITS};
 
-/// Products with a scale of their own per strip: what they read and write stays in L1.
+/// Products with a scale of their own per strip; their inputs and outputs stay in L1.
 const STEPS: usize = 4;
 
-/// A group's codes less the zero point, per tile: `[quad][row 16][k 4]`.
+/// A group's codes minus the zero point, per tile: `[quad][row 16][k 4]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Codes([[[u8; 4 * LANES]; QUADS]; 2]);
@@ -21,16 +21,16 @@ struct Codes([[[u8; 4 * LANES]; QUADS]; 2]);
 /// A block's integer sums, per step and tile.
 type Dots = [[Tile; 2]; STEPS];
 
-/// Some groups of a panel, with the activations that they are multiplied by.
+/// Some consecutive groups of a panel, with the activations to multiply them by.
 struct Strip<'a> {
     weights: *const u8,
     codes: *const Codes,
     groups: usize,
     steps: usize,
-    /// Activations from the strip's first group of the first block on.
+    /// Activations, starting at the first block's record for the strip's first group.
     activations: &'a Operand<Int8Group>,
     blocks: usize,
-    /// Groups of a whole row.
+    /// Number of groups in a whole row.
     row_groups: usize,
 }
 
@@ -58,7 +58,7 @@ impl Strip<'_> {
     }
 }
 
-/// Where both tiles of a product's sums go; two blocks have room.
+/// Destination of both tiles of a product's sums; there is room for two blocks.
 fn room(dots: &mut [MaybeUninit<Dots>; 2], step: Step) -> *mut Tile {
     dots[step.block % 2].as_mut_ptr().cast::<Tile>().wrapping_add(2 * step.number)
 }
@@ -88,7 +88,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 for (group, codes) in codes[..count].iter_mut().enumerate() {
                     Self::unpack::<L>(weights.add(group * Self::GROUP_BYTES), codes.as_mut_ptr());
                 }
-                // Memory would be idle until the next strip.
+                // Memory would otherwise be idle until the next strip.
                 let later =
                     if first + count < groups { weights.add(count * Self::GROUP_BYTES) } else { next };
                 for line in 0..Self::STRIP * Self::GROUP_BYTES / LINE {
@@ -125,8 +125,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 
     /// Multiplies each block by a strip. Tiles compute the next block while vectors scale this one's sums. A
-    /// product's sums are stored only when the next product begins: a store that waits for its product delays
-    /// everything behind it.
+    /// product's sums are stored only when the next product begins: a store that waits for its product would
+    /// delay all later instructions.
     #[inline(always)]
     unsafe fn strip<L: Lanes>(strip: &Strip<'_>, sums: &mut [[Tile<f32>; 2]]) {
         let mut dots = [const { MaybeUninit::<Dots>::uninit() }; 2];
@@ -150,7 +150,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         let (group, half) = (step.number / Self::SETS, step.number % Self::SETS);
         let record = strip.records(step.block, group).first;
         if half == 0 {
-            // A block's part of a strip is one page; the hardware prefetcher stops at its end.
+            // A block's part of a strip is one page, and the hardware prefetcher stops at page ends.
             let next = match step.block + 1 {
                 next if next < strip.blocks => strip.records(next, group),
                 _ => strip.records(0, group + Self::STRIP),
@@ -172,7 +172,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Stores the product computed last and starts the next, if there is one.
+    /// Stores the last product and starts the next one, if any.
     #[inline(always)]
     unsafe fn store_and_multiply<L: Lanes>(strip: &Strip<'_>, step: Step, dots: &mut [MaybeUninit<Dots>; 2]) {
         // SAFETY: the step is the strip's.
@@ -227,7 +227,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         });
     }
 
-    /// Joins residual sums for the tokens that have them, usually one or two of sixteen.
+    /// Joins the dot products of residual codes for the tokens that have them, usually one or two of sixteen.
     #[inline(always)]
     unsafe fn second_terms<L: Lanes, const HALF: usize>(
         weights: *const u8,
@@ -250,7 +250,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Adds sixteen tokens' scaled sums and mins.
+    /// Adds the scaled sums and mins of sixteen tokens.
     #[inline(always)]
     unsafe fn scale<L: Lanes, const HALF: usize>(
         weights: *const u8,

@@ -1,11 +1,11 @@
-//! How the panels of several products are cut into chunks.
+//! The division of several products' panels into chunks.
 
 use crate::backend::cpu::matmul::*;
 use crate::backend::cpu::pack::PANEL;
 use crate::ir::Activation;
 
-/// The panels of an operation in chunks of two, as numbers of product and panel; products are given as their first panel
-/// among all, their number of panels, and what becomes of the sums.
+/// The panels of an operation in chunks of two, as pairs of product and panel. A product is given by its
+/// first panel in the list, its number of panels, and its finish.
 fn steps(products: &[(usize, usize, Finish)]) -> Vec<Vec<(usize, usize)>> {
     let args = |&(first_panel, panels, finish): &(usize, usize, Finish)| PanelArgs {
         rows: panels * PANEL - 1,

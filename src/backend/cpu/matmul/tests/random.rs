@@ -5,7 +5,7 @@ use half::f16;
 use super::Format;
 use crate::quant::{Bits, Codes, QuantMatrix, QuantParts, code_bytes_per_row};
 
-/// A small generator of its own, so that a failure is reproducible.
+/// A small generator with a fixed seed, so that failures are reproducible.
 pub struct Random(pub u64);
 
 impl Random {
@@ -23,7 +23,7 @@ impl Random {
         (0..n).map(|_| self.unit()).collect()
     }
 
-    /// Activations with rare outliers, an all-zero group and tiny values, as models have them.
+    /// Activations with rare outliers, an all-zero group and tiny values, as real models have them.
     pub fn activations(&mut self, rows: usize, cols: usize) -> Vec<f32> {
         let mut x = self.vector(rows * cols);
         for (i, value) in x.iter_mut().enumerate() {
@@ -40,7 +40,7 @@ impl Random {
         let mut code = || match kind {
             Codes::Int(Bits::Four) | Codes::E2m1 => self.next() as u8,
             Codes::Int(bits) => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
-            // All but the two of NaN.
+            // All codes except the two NaNs.
             Codes::E4m3 => ((self.next() % 2) << 7) as u8 | (self.next() % 127) as u8,
         };
         let codes = (0..rows * code_bytes_per_row(kind, cols)).map(|_| code()).collect();
