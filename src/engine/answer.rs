@@ -47,7 +47,7 @@ struct Text {
 }
 
 impl Answer {
-    /// Starts the answer's clock.
+    /// A new answer; its clock starts now.
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
         let text = request.text.clone().map(|vocab| Text {
             detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),

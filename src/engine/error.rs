@@ -102,7 +102,7 @@ pub enum GenerationError {
     /// The model's step failed.
     #[error("the step failed: {0}")]
     Step(#[source] Arc<ModelError>),
-    /// Code of the request panicked, or an invariant of the engine is broken.
+    /// User code of the request panicked, or an invariant of the engine is broken.
     #[error("{0}")]
     Internal(&'static str),
     /// The logits cannot be sampled from.
@@ -150,7 +150,7 @@ impl GenerationError {
     }
 }
 
-/// Compared by kind and message: [`ModelError`] has no equality.
+/// Compared by kind and message: `ModelError` has no equality.
 impl PartialEq for GenerationError {
     fn eq(&self, other: &GenerationError) -> bool {
         self.kind() == other.kind() && self.to_string() == other.to_string()

@@ -233,10 +233,10 @@ impl Handle {
         self.inner.inbox.engine_state()
     }
 
-    /// Shuts the engine down in order: it admits nothing more, works until all requests have ended or `until`
-    /// has passed, cancels the rest, and frees its memory before this returns. A running step is waited for.
-    /// The call blocks, so an async task moves it to a thread that may block. On the engine's own threads, in
-    /// a mask or a waker, it cannot wait: it cancels at once and returns.
+    /// Drains the engine: it admits nothing more, and works until all requests have ended or `until` has
+    /// passed. It then cancels the rest, and frees its memory before this returns. A running step is waited
+    /// for. The call blocks, so an async task moves it to a thread that may block. On the engine's own
+    /// threads, in a mask or a waker, it cannot wait: it cancels at once and returns.
     pub fn drain(&self, until: Instant) -> Drained {
         self.inner.inbox.drain(until)
     }

@@ -41,7 +41,7 @@ impl Death {
     }
 }
 
-/// Compared by message: [`ModelError`] has no equality.
+/// Compared by message: `ModelError` has no equality.
 impl PartialEq for Death {
     fn eq(&self, other: &Death) -> bool {
         self.to_string() == other.to_string()

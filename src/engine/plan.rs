@@ -214,7 +214,7 @@ impl Pages<'_> {
     }
 }
 
-/// The sequence to preempt for `slot`, or for one outside the table: the last paused one in the table's
+/// The sequence to preempt for `slot`, or for one outside the table. It is the last paused one in the table's
 /// order, else the last of all, unless that is `slot` itself.
 fn victim(slot: Option<SlotId>, table: &SequenceTable) -> Option<SlotId> {
     let with_pages = || table.iter().rev().filter(|(_, sequence)| sequence.pages.is_some());

@@ -1,5 +1,5 @@
-//! Profile of steps: while it is on, operations are timed one by one, and the busy time of the engine's
-//! thread is added to the kind of step that it works on.
+//! Profile of steps. While it is on, operations are timed one by one, and the busy time of the engine's
+//! thread is added to the step's kind.
 
 use std::time::{Duration, Instant};
 

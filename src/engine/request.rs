@@ -25,29 +25,30 @@ pub struct TokenRequest {
     pub max_tokens: usize,
     /// Sampling parameters. Default: greedy.
     pub sampling: Sampling,
-    /// Token ids that end the answer and are not part of it: [`super::FinishReason::Eos`].
+    /// Token ids that end the answer and are not part of it: [`super::FinishReason::Eos`]. Default: none.
     pub stop_ids: Vec<TokenId>,
-    /// Stop strings, which end the answer and are not part of it. They need `text`.
+    /// Stop strings, which end the answer and are not part of it. They need `text`. Default: none.
     pub stop_strings: Vec<String>,
     /// Sliding window with attention sinks. Default: `None`, the whole context.
     pub window: Option<Window>,
-    /// Vocabulary for detokenization; without it events carry no text.
+    /// Vocabulary for detokenization. Default: `None`, events carry no text.
     pub text: Option<Arc<Vocab>>,
     /// Control tokens shown in events' text, such as markers that a parser reads. All others are hidden.
+    /// Default: none.
     pub show_control_tokens: Vec<TokenId>,
     /// Number of best alternatives to report with each token's log-probability. Default: `None`, no
     /// log-probabilities.
     pub top: Option<usize>,
-    /// Mask of allowed tokens, for grammars.
+    /// Mask of allowed tokens, for grammars. Default: `None`.
     pub mask: Option<Box<dyn TokenMask>>,
     /// Time at which the answer ends at the latest: in the queue, in its prompt or among its tokens. Checked
-    /// between steps.
+    /// between steps. Default: `None`.
     pub deadline: Option<Instant>,
     /// Higher priority is scheduled first and preempted last; ties by arrival. Default: 0.
     pub priority: i8,
     /// Prefix-cache salt: pages are shared only between requests with equal salts. Default: `None`.
     pub cache_salt: Option<[u8; 32]>,
-    /// Id for the caller's use, returned by [`Generation::id`](super::Generation::id).
+    /// Id for the caller's use, returned by [`Generation::id`](super::Generation::id). Default: `None`.
     pub id: Option<u64>,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Decodes come first, one token each, so that a long prompt never stalls a running answer. The remaining
 //! room goes to prompts, in their order, at most one prefill chunk in all. If the first prompt needs more
-//! than a chunk, short ones may take half of it, so that they do not wait for all of a long one. The job, if
-//! there is one, precedes the others in every other step and follows them in the rest, so that neither side
-//! starves. [`plan`](super::plan) finds the pages.
+//! than a chunk, short ones may take half of it instead of waiting for all of the long one. The job, if there
+//! is one, precedes the prompts and decodes in every other step and follows them in the rest, so that neither
+//! side starves. [`plan`](super::plan) finds the pages.
 
 use super::table::SlotId;
 use crate::ir::StepLimits;

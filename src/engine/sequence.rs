@@ -160,8 +160,8 @@ impl Sequence {
         }
     }
 
-    /// Whether another token may follow the next one: the length allows it, the reader's buffer has room for
-    /// both, and the answer is neither cancelled nor past its deadline.
+    /// Whether another token may follow the next one. The length and the reader's buffer must have room for
+    /// both, and the answer must be neither cancelled nor past its deadline.
     pub(super) fn goes_on(&self) -> bool {
         let goes_on = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
         self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(goes_on)

@@ -1,5 +1,5 @@
 //! Tests of the engine with a fake decoder. Its logits are a hash of the tokens that it reads back from its
-//! pages, so any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
+//! pages. So any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
 
 mod arrival;
 mod breakdown;

@@ -150,7 +150,7 @@ impl<D: Decoder> Worker<D> {
         self.settle(false);
     }
 
-    /// Cancels everything. Answers keep their text so far; the callers of jobs get [`Failure::Stopped`].
+    /// Cancels everything. Answers keep their text so far; the callers of jobs get [`EngineError::Stopped`].
     fn cut_off(&mut self) {
         let slots: Vec<SlotId> = self.table.iter().map(|(slot, _)| slot).collect();
         self.inbox.cut_off(slots.len());

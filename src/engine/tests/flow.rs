@@ -224,8 +224,8 @@ proptest! {
     }
 }
 
-/// Tokens, ends and texts equal those of an engine that waits for each step, for every reason to end a run
-/// ahead: stops, lengths, cancellations, arrivals, penalties, sleeping readers.
+/// Tokens, ends and texts equal those of an engine that waits for each step. Runs ahead end for every reason:
+/// stops, lengths, cancellations, arrivals, penalties, sleeping readers.
 #[test]
 fn running_ahead_changes_nothing_but_the_number_of_waits() {
     let crowd = |handle: &Handle| {

@@ -89,13 +89,13 @@ fn a_forced_run_takes_one_step_and_is_counted() {
     let probe = Arc::clone(&fake.probe);
     let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
     let (tokens, _) = read(handle.submit(masked(Rules::new(38), request(3, 25, 100))).unwrap());
-    // Two runs of seven and one of eight, each after a sampled token: 38 tokens, 21 of them forced.
+    // Three runs of seven, each computed in one step with the token before it: 38 tokens, 21 of them forced.
     let forced = 21;
     assert_eq!((tokens.len(), probe.steps.load(Ordering::SeqCst)), (38, 38 - forced));
     assert_eq!(settled(&handle).decode_tokens, 38);
 }
 
-/// The tenth token forces seven more; its reader sleeps, and has room for two.
+/// The tenth token forces seven more, but the sleeping reader has room for two.
 #[test]
 fn a_forced_run_keeps_to_the_readers_room() {
     let handle = spawn(60, EngineConfig { event_buffer: 12, ..EngineConfig::default() });

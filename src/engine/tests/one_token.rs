@@ -52,7 +52,7 @@ fn short_prompts_are_saved_and_come_back() {
         spawn(40, EngineConfig::default()).save(&asked().prompt, &path).unwrap();
         let handle = spawn(40, EngineConfig::default());
         assert_eq!(handle.restore(&path).unwrap(), len as usize);
-        // Whole pages are cached; at least one token is left to compute.
+        // Full pages are cached; at least one token is left to compute.
         assert_eq!(settled(&handle).pages_cached, u64::from(len) / 16);
         let (found, end) = read(handle.submit(asked()).unwrap());
         assert_eq!(found, expected(&asked()), "{len} tokens");
