@@ -129,8 +129,8 @@ impl EngineBuilder {
 
     /// Stores the weights, as packed by the CPU backend, in a sidecar file next to the model:
     /// `NAME.gguf.packed`, with [`EngineBuilder::quantise`] for example `NAME.gguf.w8g128.packed`. Later
-    /// loads read it instead of packing again. It is about as large as the model, is checked on every read,
-    /// is replaced if the model or its options have changed, and can be deleted at any time.
+    /// loads read it instead of packing again. It is about as large as the model. It is checked on every
+    /// read, replaced if the model or its options have changed, and safe to delete at any time.
     /// [`EngineInfo::sidecar`](super::EngineInfo::sidecar) reports its use; a sidecar that cannot be read or
     /// written is no error. Default: no sidecar.
     pub fn sidecar(mut self) -> Self {

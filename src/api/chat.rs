@@ -94,9 +94,9 @@ impl InferenceEngine {
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
     }
 
-    /// Prepares a request for callers that submit and parse on their own: shows the markers that the parser
-    /// needs, and adds a mask that enforces the tool choice. [`InferenceEngine::answer`] does both. `prompt`
-    /// are the token ids of the request's prompt.
+    /// Prepares a request for callers that submit and parse on their own. It shows the markers that the
+    /// parser needs, and adds a mask that enforces the tool choice. [`InferenceEngine::answer`] does both.
+    /// `prompt` are the token ids of the request's prompt.
     ///
     /// # Errors
     /// Those of [`Tools::check`], and a tool choice that must be enforced and cannot be: without the feature

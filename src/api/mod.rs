@@ -383,13 +383,13 @@ impl InferenceEngine {
         self.shared.config.as_ref()
     }
 
-    /// The engine's state: running, draining, stopped, or failed with its cause. For routers and health
-    /// checks, at any rate: it calls no driver, unlike [`InferenceEngine::health`].
+    /// The engine's state: running, draining, stopped, or failed with its cause. Routers and health checks
+    /// may poll it at any rate: it calls no driver, unlike [`InferenceEngine::health`].
     pub fn state(&self) -> EngineState {
         self.handle.state()
     }
 
-    /// Ends the engine in order; see [`crate::engine::Handle::drain`].
+    /// Drains and ends the engine; see [`crate::engine::Handle::drain`].
     pub fn drain(&self, until: Instant) -> Drained {
         self.handle.drain(until)
     }
