@@ -1,4 +1,5 @@
-//! Cache events: changes of the findable pages, for routers that send a request to the engine with its
+//! Cache events: changes of the findable pages, for routers that send a request to the engine that has its
+//! prefix.
 //! prefix.
 
 use super::ChainHash;

@@ -7,9 +7,9 @@ use super::{IntegrityError, window};
 use crate::ir::{PAGE_TOKENS, PageId};
 
 impl KvCacheManager {
-    /// Recounts references from the page tables; checks that free, cached and used pages
-    /// partition the pool, that hash index and pages agree, that every page table covers its
-    /// sequence once and in order, and that each place of a sequence is either taken or vacant.
+    /// Recounts references from the page tables. Checks that free, cached and used pages partition the pool,
+    /// and that hash index and pages agree. Every page table must cover its sequence once and in order, and
+    /// each slot of a sequence must be either taken or vacant.
     ///
     /// # Errors
     /// [`IntegrityError`] with the contradiction.

@@ -9,7 +9,7 @@
 //!                     └────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Invariants after every call, which [`KvCacheManager::check_integrity`] checks:
+//! Invariants after every call (see [`KvCacheManager::check_integrity`]):
 //! - A page is in exactly one place: **free**, **cached** (no sequence holds it, but a prefix can be found in
 //!   it) or **used** (one reference per sequence that holds it).
 //! - A page that more than one sequence holds, or that a prefix can be found in, is never written.

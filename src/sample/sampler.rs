@@ -68,8 +68,8 @@ impl Sampler {
 }
 
 /// Candidates with their logits, later their weights. The first `sorted` are sorted, best first and ties by
-/// the lower id, and the rest is in any order; if `sorted` is 0, all are in the order of their ids. Sorting
-/// is lazy: a draw rarely needs many, and sorting a whole vocabulary takes as long as a small model's step.
+/// the lower id; the rest is in any order. If `sorted` is 0, all are in the order of their ids. Sorting is
+/// lazy: a draw rarely needs many, and sorting a whole vocabulary takes as long as a small model's step.
 #[derive(Debug, Default)]
 struct Ranked {
     items: Vec<(TokenId, f64)>,
