@@ -1,4 +1,5 @@
-//! Describes an engine and chooses its device; `load` loads the model and starts it.
+//! [`EngineBuilder`]: the options of an engine and the choice of its device. `load` loads the model and
+//! starts the engine.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -20,37 +21,37 @@ use crate::ir::KvDtype;
 use crate::model::{DecoderMemory, KvBudget, LoadProgress, OwnModel};
 use crate::quant::QuantFormat;
 
-/// Keys and values on a CPU, whose memory others use too, and on a GPU, which a server has for itself.
+/// Default KV budgets: a CPU's memory is shared with other programs, a server has a GPU for itself.
 const KV_CPU: KvBudget = KvBudget::Contexts(2);
 #[cfg(feature = "cuda")]
 const KV_CUDA: KvBudget = KvBudget::FreeShare(0.9);
 
 /// A backend, before a model is loaded on it.
 enum Chosen {
-    /// With the reason why it is no GPU, where one would have been taken.
+    /// With the reason why no GPU was taken, if one was preferred.
     Cpu(Cpu, Option<String>),
     #[cfg(feature = "cuda")]
     Cuda(Cuda),
 }
 
-/// What is known before the model is loaded.
+/// Facts that are known before the model is loaded.
 pub(super) struct BeforeLoad {
     pub(super) started: Instant,
     pub(super) device: Device,
     pub(super) threads: usize,
     pub(super) fallback: Option<String>,
-    /// Keys and values where nothing is asked for.
+    /// KV budget if none is set.
     pub(super) kv: KvBudget,
 }
 
-/// What is loaded.
+/// The model to load.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     File(PathBuf),
     Own(Arc<OwnModel>),
 }
 
-/// Describes an engine; [`EngineBuilder::build`] loads it.
+/// Options of an engine; [`EngineBuilder::build`] loads it.
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
     pub(super) model: Source,
@@ -63,7 +64,7 @@ pub struct EngineBuilder {
     pub(super) kv: Option<KvBudget>,
     pub(super) context_max: Option<usize>,
     pub(super) open: OpenOptions,
-    /// None where the build has no text.
+    /// Always `None` in a build without the feature `text`.
     pub(super) chat_template: Option<String>,
     pub(super) engine: EngineConfig,
 }
@@ -86,20 +87,21 @@ impl EngineBuilder {
         }
     }
 
-    /// Where to run.
+    /// Device to run on. Default: [`Device::Auto`].
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
-    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: the smaller of the
-    /// machine's physical cores and the logical CPUs that the process may use; outside Linux the latter.
+    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: the
+    /// smaller of the machine's physical cores and the logical CPUs available to the process; outside Linux
+    /// the latter.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.cpu.threads = Some(threads);
         self
     }
 
-    /// Forces an instruction set. Default: the best that the machine has.
+    /// Instruction set of a CPU backend. Default: the best that the machine has.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.cpu.isa = Some(isa);
         self
@@ -112,93 +114,96 @@ impl EngineBuilder {
         self
     }
 
-    /// Activations of a CPU backend's matrix products: int8 (the default, fast) or f32 (exact).
+    /// Activations of a CPU backend's matrix products: int8 (fast) or f32 (exact). Default: int8.
     pub fn compute(mut self, compute: Compute) -> Self {
         self.cpu.compute = compute;
         self
     }
 
-    /// What F32, F16 and BF16 matrices become at load. Default: they stay as they are.
+    /// Format to quantise F32, F16 and BF16 matrices to at load. Default: none, they stay as they are.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
         self
     }
 
-    /// The source of a chat template (Jinja) in place of the model's own: for a model that has none, or one without
-    /// tools. Its markers say how the model writes reasoning and calls of tools.
+    /// Source of a chat template (Jinja) in place of the model's own, for a model without one or with one
+    /// that lacks tools. Its markers determine the format of reasoning and tool calls.
     #[cfg(feature = "text")]
     pub fn chat_template(mut self, source: impl Into<String>) -> Self {
         self.chat_template = Some(source.into());
         self
     }
 
-    /// Keeps the weights as a CPU backend packs them in a file beside the model: `NAME.gguf.packed`, with
-    /// [`EngineBuilder::quantise`] such as `NAME.gguf.w8g128.packed`. Later loads read it instead of packing again.
-    /// It is about as large as the model, checked whenever it is read, replaced if the model or its options have
-    /// changed, and safe to delete at any time. [`EngineInfo::sidecar`](super::EngineInfo::sidecar) says what became of
-    /// it; that it cannot be used or written fails nothing.
+    /// Stores the weights, as packed by the CPU backend, in a sidecar file next to the model:
+    /// `NAME.gguf.packed`, with [`EngineBuilder::quantise`] for example `NAME.gguf.w8g128.packed`. Later
+    /// loads read it instead of packing again. It is about as large as the model. It is checked on every
+    /// read, replaced if the model or its options have changed, and safe to delete at any time.
+    /// [`EngineInfo::sidecar`](super::EngineInfo::sidecar) reports its use; a sidecar that cannot be read or
+    /// written is no error. Default: no sidecar.
     pub fn sidecar(mut self) -> Self {
         self.sidecar = Keep::BesideTheModel;
         self
     }
 
-    /// As [`EngineBuilder::sidecar`], in a folder of its own. Models of the same name replace each other's.
+    /// As [`EngineBuilder::sidecar`], in another folder. Models with the same name replace each other's
+    /// sidecar.
     pub fn sidecar_in(mut self, folder: impl AsRef<Path>) -> Self {
         self.sidecar = Keep::In(folder.as_ref().to_path_buf());
         self
     }
 
-    /// On a GPU, too, a request's logits have the same bits whatever other requests share its steps;
-    /// prompts take longer there. On a CPU that is always so.
+    /// Makes a request's logits on a GPU bit-identical whatever other requests share its steps; prompts take
+    /// longer then. On a CPU they always are. Default: off.
     pub fn batch_invariant(mut self) -> Self {
         self.batch_invariant = true;
         self
     }
 
-    /// How keys and values are stored.
+    /// Storage type of keys and values. Default: f16.
     pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
         self.kv_dtype = dtype;
         self
     }
 
-    /// Memory for keys and values of all sequences. Default: room for two full contexts on a CPU, on a GPU nine tenths
-    /// of what the weights leave free. What the device has not is refused.
+    /// Memory for keys and values of all sequences. Default: two full contexts on a CPU; on a GPU nine tenths
+    /// of the memory that the weights leave free. A budget beyond the device's memory is refused.
     pub fn kv(mut self, budget: KvBudget) -> Self {
         self.kv = Some(budget);
         self
     }
 
-    /// Most tokens of one sequence, at most the model's own limit. Default: that limit, or 4096 if it is more.
+    /// Most tokens of one sequence, at most the model's own limit. Default: that limit, but no more than
+    /// 4096.
     pub fn context_max(mut self, tokens: usize) -> Self {
         self.context_max = Some(tokens);
         self
     }
 
-    /// Maps the model's file and a file of packed weights instead of reading them. Nothing must cut them short or
-    /// write into them: see [`OpenOptions::mmap`].
+    /// Memory-maps the model file and the sidecar instead of reading them. Neither may be truncated or
+    /// written to meanwhile: see [`OpenOptions::mmap`]. Default: off.
     pub fn mmap(mut self) -> Self {
         self.open.mmap = true;
         self
     }
 
-    /// Reads the model's file and a file of packed weights, which is the default: what is used of them is what
-    /// was checked, and a file that changes meanwhile is an error.
+    /// Reads the model file and the sidecar instead of mapping them, which is the default. The bytes used are
+    /// the bytes checked, and a file that changes meanwhile is an error.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self
     }
 
-    /// Queue lengths, sequences at once, prefill chunk, prefix sharing. A step has room for as many sequences as are
-    /// asked for.
+    /// Queue lengths, concurrent sequences, prefill chunk, prefix sharing. A step has room for as many
+    /// sequences as [`EngineConfig::sequences_max`].
     pub fn scheduling(mut self, config: EngineConfig) -> Self {
         self.engine = config;
         self
     }
 
-    /// About how much memory the engine would take, estimated from the file's head: no weight is read.
+    /// Estimates the engine's memory from the file's head: no weight is read.
     ///
     /// # Errors
-    /// As [`EngineBuilder::build`], but for memory that is short.
+    /// As [`EngineBuilder::build`], except for a lack of memory.
     pub fn estimate(&self) -> Result<DecoderMemory> {
         self.engine.check()?;
         match self.choose()? {
@@ -211,12 +216,12 @@ impl EngineBuilder {
     /// Loads the model and starts the engine's thread.
     ///
     /// # Errors
-    /// Any [`crate::Error`] that a file, a device or a budget can cause; nothing stays behind.
+    /// Any [`crate::Error`] that a file, a device or a budget can cause; everything is released then.
     pub fn build(self) -> Result<InferenceEngine> {
         self.build_with(&mut |_| {})
     }
 
-    /// As [`EngineBuilder::build`], telling `progress` of each tensor loaded.
+    /// As [`EngineBuilder::build`], with a `progress` callback per loaded tensor.
     ///
     /// # Errors
     /// As [`EngineBuilder::build`].
@@ -237,7 +242,7 @@ impl EngineBuilder {
         }
     }
 
-    /// The device asked for, or the best there is.
+    /// The requested device, or the best one.
     fn choose(&self) -> Result<Chosen> {
         #[cfg(feature = "cuda")]
         let cuda = |ordinal| Cuda::new(&CudaOptions { ordinal, batch_invariant: self.batch_invariant });
@@ -246,7 +251,7 @@ impl EngineBuilder {
             Device::Cpu => cpu(None),
             #[cfg(feature = "cuda")]
             Device::Cuda(ordinal) => Ok(Chosen::Cuda(cuda(ordinal)?)),
-            // A GPU that is there and fails is an error: nobody should wait for a CPU unawares.
+            // A GPU that is present and fails is an error, not a silent fallback to the CPU.
             #[cfg(feature = "cuda")]
             Device::Auto => match cuda(0) {
                 Ok(cuda) => Ok(Chosen::Cuda(cuda)),

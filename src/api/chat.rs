@@ -1,4 +1,4 @@
-//! Answers of a chat in parts: what reads them, and what it has to see.
+//! Chat answers in parts: their parser, its setup, and tool constraints.
 
 use std::collections::VecDeque;
 
@@ -15,22 +15,22 @@ use crate::{
 };
 use crate::{Result, TokenId};
 
-/// So many of a prompt's last tokens show whether it has begun the reasoning.
+/// Number of a prompt's last tokens that show whether the reasoning has begun.
 const PROMPT_END: usize = 32;
 
-/// The format that a template shows.
+/// The chat format of a template.
 pub(super) fn format_of(template: Option<&ChatTemplate>) -> ChatFormat {
     ChatFormat::of_template(template.map_or("", ChatTemplate::source))
 }
 
 impl InferenceEngine {
-    /// How the model writes reasoning and calls of tools, by the markers of its chat template.
+    /// The model's format of reasoning and tool calls, by the markers of its chat template.
     pub fn chat_format(&self) -> ChatFormat {
         self.shared.format
     }
 
-    /// What reads the answer to this prompt. It sees the whole answer where [`Request::show_control_tokens`] has the
-    /// [`InferenceEngine::marker_tokens`].
+    /// A parser of the answer to this prompt. It sees the whole answer only if
+    /// [`Request::show_control_tokens`] has the [`InferenceEngine::marker_tokens`].
     pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
         let parser = AnswerParser::new(self.chat_format(), tools);
         if self.thoughts_behind(prompt) == Thoughts::Begun { parser.in_reasoning() } else { parser }
@@ -43,7 +43,7 @@ impl InferenceEngine {
         self.chat_format().thoughts_behind(&text)
     }
 
-    /// The control tokens that are markers of reasoning, and of calls where there are tools to call.
+    /// The control tokens that mark reasoning, and tool calls if there are tools to call.
     pub fn marker_tokens(&self, tools: &Tools) -> Vec<TokenId> {
         let with_calls = !tools.list.is_empty() && tools.choice != ToolChoice::None;
         let is_marker = |id: &TokenId, with_calls| {
@@ -58,7 +58,7 @@ impl InferenceEngine {
         all.iter().copied().filter(|id| is_marker(id, with_calls)).collect()
     }
 
-    /// Queues a chat and gives its answer in parts: text, reasoning, calls of [`Request::tools`].
+    /// Queues a chat and returns its answer in parts: text, reasoning, calls of [`Request::tools`].
     ///
     /// ```no_run
     /// # fn main() -> ottava::Result<()> {
@@ -81,8 +81,8 @@ impl InferenceEngine {
     /// ```
     ///
     /// # Errors
-    /// As [`InferenceEngine::submit`] and [`Tools::check`]. A choice of tools that has to be enforced is refused where
-    /// nothing enforces it.
+    /// As [`InferenceEngine::submit`] and [`Tools::check`]. A tool choice that must be enforced is refused if
+    /// it cannot be.
     pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
         let tools = request.given_tools().clone();
         let prompt = self.prompt_ids(&request)?;
@@ -94,13 +94,13 @@ impl InferenceEngine {
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
     }
 
-    /// The request with what its answer's parser has to see, and with a mask that keeps the answer to the choice of
-    /// tools: for those who submit and parse on their own. [`InferenceEngine::answer`] does both. `prompt` is what the
-    /// request continues.
+    /// Prepares a request for callers that submit and parse on their own. It shows the markers that the
+    /// parser needs, and adds a mask that enforces the tool choice. [`InferenceEngine::answer`] does both.
+    /// `prompt` are the token ids of the request's prompt.
     ///
     /// # Errors
-    /// Those of [`Tools::check`], and a choice of tools that has to be enforced and cannot be: without the feature
-    /// `constraints`, or where a tool's schema makes no grammar.
+    /// Those of [`Tools::check`], and a tool choice that must be enforced and cannot be: without the feature
+    /// `constraints`, or if a tool's schema makes no grammar.
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
         tools.check().map_err(no_tools)?;
         #[cfg(feature = "constraints")]
@@ -116,18 +116,18 @@ impl InferenceEngine {
         }
     }
 
-    /// Whoever reads the answer, a request's own tools are kept to.
+    /// Applies the tool constraint if the caller has not done so.
     pub(super) fn with_its_tools(&self, request: Request, prompt: &[TokenId]) -> Result<Request> {
         let tools = request.given_tools().clone();
         let done = tools.list.is_empty() || request.keeps_tools();
         if done { Ok(request) } else { self.with_tools(request, prompt, &tools) }
     }
 
-    /// The same where the answer's text has to follow a grammar: it may be thought about before, and tools may be called
-    /// instead.
+    /// As [`InferenceEngine::with_tools`], for an answer with text that follows a grammar. Reasoning may
+    /// precede the text, and tool calls may replace it.
     ///
     /// # Errors
-    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for what is wrong with the grammar.
+    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for an invalid grammar.
     #[cfg(feature = "constraints")]
     pub fn with_format(
         &self,
@@ -137,12 +137,13 @@ impl InferenceEngine {
         says: &Grammar,
     ) -> Result<Request> {
         tools.check().map_err(no_tools)?;
-        // By itself first, and compiled once: what is wrong with it must not hide behind a call that may come instead.
+        // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
         self.constrain(says)?;
         Ok(self.keep_to(request, prompt, tools, Some(says))?.that_keeps_tools())
     }
 
-    /// Calls that have begun are held to their tools where there is a grammar for it, and where they have to be.
+    /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
+    /// only if enforcement is required.
     #[cfg(feature = "constraints")]
     fn keep_to(
         &self,
@@ -153,7 +154,7 @@ impl InferenceEngine {
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
-        // What ends an answer is no part of it.
+        // Stop tokens end an answer and are no part of it.
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
@@ -167,7 +168,7 @@ impl InferenceEngine {
         }
         let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
         if tools.list.is_empty() && says.is_some() {
-            // No tool is to blame.
+            // No tool is at fault.
             return Ok(request.mask(constraint?));
         }
         let field = must_keep(tools).or(says.map(|_| "tools"));
@@ -178,8 +179,8 @@ impl InferenceEngine {
     }
 }
 
-/// What was made of tools: nothing where they make no grammar and no field needs one, as the parser takes a call as it
-/// comes. What is not the tools' fault is an error in any case.
+/// The constraint made of tools; `None` if they make no grammar and no field requires one, because the parser
+/// then takes a call as it comes. An error that the tools did not cause is returned in any case.
 #[cfg(feature = "constraints")]
 fn unless_free<T>(made: Result<T>, field: Option<&'static str>) -> Result<Option<T>> {
     let at_fault = matches!(made, Err(Error::Submit(_) | Error::Constraint(ConstraintError::Invalid { .. })));
@@ -192,7 +193,7 @@ fn unless_free<T>(made: Result<T>, field: Option<&'static str>) -> Result<Option
     }
 }
 
-/// Which field asks for answers that have to keep to the tools.
+/// The field that requires enforcement of the tools, if one does.
 fn must_keep(tools: &Tools) -> Option<&'static str> {
     match tools.choice {
         ToolChoice::None => None,
@@ -201,7 +202,7 @@ fn must_keep(tools: &Tools) -> Option<&'static str> {
     }
 }
 
-/// An answer in parts, as they come. Dropping it cancels the request.
+/// A chat answer in parts. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct ChatAnswer {
     generation: Generation,
@@ -211,12 +212,12 @@ pub struct ChatAnswer {
 }
 
 impl ChatAnswer {
-    /// How it ended, once all parts have been read.
+    /// The end of the answer, once all parts have been read.
     pub fn done(&self) -> Option<&Done> {
         self.done.as_ref()
     }
 
-    /// The reader, which knows how many calls came and how much was malformed.
+    /// The answer's parser, with its counts of calls and of malformed parts.
     pub fn parser(&self) -> &AnswerParser {
         &self.parser
     }

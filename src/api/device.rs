@@ -1,10 +1,10 @@
-//! Where an engine runs, and what there is to run on.
+//! Devices: the choice for an engine, and a list of those present.
 
 use std::fmt;
 
 use crate::backend::cpu::{Cpu, Isa};
 
-/// Why nothing but the CPU can be had.
+/// Why only the CPU is available.
 #[cfg(not(feature = "cuda"))]
 pub(super) const NO_CUDA: &str = "this build has no CUDA backend (feature `cuda`)";
 
@@ -12,12 +12,12 @@ pub(super) const NO_CUDA: &str = "this build has no CUDA backend (feature `cuda`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
-    /// The best there is.
+    /// The first GPU if there is one, else the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// An NVIDIA GPU by its index; an error where there is none.
+    /// An NVIDIA GPU by its index; an error if it is missing.
     Cuda(usize),
 }
 
@@ -26,20 +26,20 @@ pub enum Device {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// What [`EngineBuilder::device`](crate::EngineBuilder::device) takes.
+    /// The value for [`EngineBuilder::device`](crate::EngineBuilder::device).
     pub device: Device,
-    /// The maker's name, or the CPU's instruction set.
+    /// The GPU's product name, or the CPU's instruction set.
     pub name: String,
-    /// Bytes of its memory, where the system says.
+    /// Bytes of its memory, if the system reports them.
     pub memory_bytes: Option<u64>,
-    /// Bytes of it that are free; of a GPU with the feature `nvml` only.
+    /// Bytes of free memory; for a GPU only with the feature `nvml`.
     pub memory_free_bytes: Option<u64>,
-    /// Why no engine can run on it.
+    /// Why no engine can run on it; `None` if one can.
     pub unusable: Option<String>,
 }
 
 impl Device {
-    /// The devices of this machine, the CPU first. GPUs that cannot be had are one entry that says why.
+    /// The devices of this machine, the CPU first. If GPUs are unavailable, one entry gives the reason.
     pub fn list() -> Vec<DeviceInfo> {
         let memory = Cpu::memory();
         let cpu = DeviceInfo {
@@ -85,7 +85,7 @@ fn gpus() -> Result<Vec<DeviceInfo>, String> {
     Err(NO_CUDA.to_owned())
 }
 
-/// As it is written.
+/// Serialised in its `Display` form.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Device {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,10 +1,10 @@
-//! Where an engine keeps its packed weights, and what that file is called.
+//! Location and name of the sidecar file with packed weights.
 
 use std::path::{Path, PathBuf};
 
 use crate::quant::QuantFormat;
 
-/// Where packed weights are kept.
+/// Location of the sidecar.
 #[derive(Clone, Debug)]
 pub(super) enum Keep {
     Nowhere,
@@ -13,7 +13,7 @@ pub(super) enum Keep {
 }
 
 impl Keep {
-    /// The file: the model's name, what its matrices become, and `packed`.
+    /// The sidecar's path: the model's file name, the quantisation if any, and `packed`.
     pub(super) fn path(&self, model: &Path, quantise: Option<QuantFormat>) -> Option<PathBuf> {
         let mut name = model.file_name()?.to_owned();
         if let Some(format) = quantise {

@@ -1,4 +1,4 @@
-//! Loading what an [`EngineBuilder`] describes on the device that it has chosen.
+//! Loads the model of an [`EngineBuilder`] on the chosen device, and starts the engine.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::model::{
 };
 use crate::{Result, room};
 
-/// Least rows of a step whose logits are computed: scores read so many at once.
+/// Least capacity of a step for rows with logits: scores read up to this many at once.
 const STEP_OUTPUTS_MIN: usize = 64;
-/// The context when none is asked for: the model's own, but no more than this.
+/// Default context in tokens; less if the model's own is shorter.
 const CONTEXT_DEFAULT: usize = 4096;
-/// Contexts that a step's memory is sized for where the budget is a share.
+/// Contexts that a step's memory is sized for if the budget is a share.
 const CONTEXTS_OF_A_SHARE: usize = 2;
 
-/// A loaded model and what becomes of its [`EngineInfo`].
+/// A loaded model and the values for its [`EngineInfo`].
 struct Loaded<B: Backend> {
     model: Model<B>,
     texts: Texts,
@@ -101,13 +101,13 @@ impl EngineBuilder {
         let config = ModelConfig::from_file(file)?;
         let (options, prefill_chunk) = self.load_options(Some(&config), B::PREFILL_CHUNK, kv);
         let template = self.chat_template.as_deref();
-        // A vocabulary takes a thread as long as the weights of a small model take all of them.
+        // Reading a vocabulary on one thread can take as long as loading a small model's weights on all.
         let (texts, model) = thread::scope(|scope| {
             let reader = room::spawn_scoped(scope, || Texts::read(file, template));
             let model = Model::load(file, &config, backend, &options, progress);
             let texts = match reader {
                 Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                // What a thread that cannot be started would have read is read here.
+                // Read here if no thread could be started.
                 Err(_) => Texts::read(file, template),
             };
             (texts, model)
@@ -143,7 +143,7 @@ impl EngineBuilder {
         })
     }
 
-    /// How the model is loaded, and most prompt tokens of its steps.
+    /// The load options, and the most prompt tokens of a step.
     fn load_options(
         &self,
         config: Option<&ModelConfig>,
@@ -157,11 +157,11 @@ impl EngineBuilder {
             Source::File(path) => path,
             Source::Own(_) => Path::new("model"),
         };
-        // A step's memory is taken at load: none for more tokens than the cache can hold.
+        // A step's memory is allocated at load, for no more tokens than the cache can hold.
         let pool_tokens = match kv {
             KvBudget::Bytes(bytes) => {
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                // What a graph keeps of a token is known when it is compiled.
+                // A custom graph's bytes per token are known only after it is compiled.
                 let pages =
                     config.map_or(usize::MAX, |config| config.kv_layout(self.kv_dtype).pages_in(bytes));
                 pages.saturating_mul(PAGE_TOKENS)
@@ -185,7 +185,7 @@ impl EngineBuilder {
     }
 }
 
-/// What the file calls itself, else its own name.
+/// `general.name` of the file, else the file's stem.
 fn model_name(file: &dyn Checkpoint) -> String {
     let stem =
         || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());

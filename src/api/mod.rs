@@ -1,8 +1,7 @@
-//! What people embed: an [`InferenceEngine`] built from a model file, requests, and streams of text.
+//! The embedding API: an [`InferenceEngine`] built from a model file, requests, and streams of text.
 //!
-//! This is where the backend's type is erased: below, everything is generic over
-//! [`crate::backend::Backend`] and compiled for one; above, an [`InferenceEngine`] is a plain handle. The
-//! scheduling itself is in [`crate::engine`].
+//! The backend's type is erased here: below, everything is generic over [`crate::backend::Backend`] and
+//! compiled for one; above, an [`InferenceEngine`] is a plain handle. Scheduling is in [`crate::engine`].
 //!
 //! ```no_run
 //! # #[cfg(feature = "text")]
@@ -66,16 +65,16 @@ use crate::{
 
 /// A loaded model with its scheduler: cheap to clone, shared between threads.
 ///
-/// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
-/// running end with an error, and the memory is given back a little later. [`InferenceEngine::drain`] ends an engine
-/// in order and waits. A process that ends right after a drop may end while a GPU's driver is at work: drain first.
+/// Dropping the last clone stops the engine's thread after its step, without waiting. Running generations end
+/// with an error, and the memory is freed a little later. [`InferenceEngine::drain`] ends an engine in order
+/// and waits. Drain before a process exits: after a mere drop, a GPU's driver may still be at work.
 #[derive(Clone)]
 pub struct InferenceEngine {
     handle: Handle,
     shared: Arc<Shared>,
 }
 
-/// In one line: a vocabulary has megabytes.
+/// Prints one line: a vocabulary has megabytes.
 impl std::fmt::Debug for InferenceEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let EngineInfo { name, device_name, .. } = self.info();
@@ -97,24 +96,24 @@ struct Shared {
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
     tokenizer: Arc<Tokenizer>,
-    /// Made when a grammar first comes.
+    /// Built for the first grammar.
     #[cfg(feature = "constraints")]
     constraints: std::sync::OnceLock<std::result::Result<Constraints, ConstraintError>>,
     #[cfg(feature = "text")]
     template: Option<ChatTemplate>,
     #[cfg(feature = "text")]
     format: crate::chat::ChatFormat,
-    /// The control tokens that are markers of that format; found when a chat first comes.
+    /// The control tokens that are markers of `format`; found for the first chat.
     #[cfg(feature = "text")]
     markers: std::sync::OnceLock<Vec<TokenId>>,
 }
 
-/// What was loaded and granted, where, and how much memory it takes.
+/// Facts about a loaded engine: its model, device, memory and limits.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineInfo {
-    /// The model file; empty for a graph of one's own.
+    /// The model file; empty for a custom graph.
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
@@ -122,13 +121,13 @@ pub struct EngineInfo {
     pub device: Device,
     /// The device and its modes, in one line.
     pub device_name: String,
-    /// Why it is not a GPU, where [`Device::Auto`] would have taken one.
+    /// Why it is not a GPU, if [`Device::Auto`] preferred one.
     pub fallback: Option<String>,
-    /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
+    /// Worker threads of a CPU backend, including the engine's own; 0 without a CPU backend.
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
-    /// Bytes of weights, intermediates, and keys and values, as the backend keeps them.
+    /// Bytes of weights, intermediates, and keys and values, in the backend's form.
     pub memory: DecoderMemory,
     /// Bytes of weights that one decode step reads.
     pub step_weight_bytes: usize,
@@ -136,38 +135,38 @@ pub struct EngineInfo {
     pub parameters: u64,
     /// Pages of the KV cache, of [`PAGE_TOKENS`] tokens each.
     pub kv_pages: usize,
-    /// Most tokens of one sequence that the model was made for; for a graph of one's own what was granted.
+    /// Context length that the model was trained for, in tokens; for a custom graph the granted one.
     pub context_trained: usize,
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most tokens of one sequence.
     pub context_max: usize,
-    /// What became of the file of packed weights.
+    /// Use of the sidecar file with packed weights.
     pub sidecar: SidecarUse,
-    /// What the file says badly and what was made of it, a line each; each names the file.
+    /// Defects of the file and how they were handled, one line each; each names the file.
     pub warnings: Vec<String>,
     /// Wall time from opening the file to being ready, in seconds.
     pub load_seconds: f64,
 }
 
 impl InferenceEngine {
-    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a Hugging Face folder
-    /// (`config.json` beside safetensors files).
+    /// Options of an engine for a model: a GGUF file, or with the feature `safetensors` a Hugging Face folder
+    /// (`config.json` next to safetensors files).
     pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
         EngineBuilder::new(Source::File(model.into()))
     }
 
-    /// Starts describing an engine of a graph of one's own with its weights. Requests are token ids: there is neither
-    /// a tokenizer nor a chat template.
+    /// Options of an engine for a custom graph with its weights. Requests are token ids: there is neither a
+    /// tokenizer nor a chat template.
     #[cfg(feature = "unstable")]
     pub fn builder_of(model: OwnModel) -> EngineBuilder {
         EngineBuilder::new(Source::Own(Arc::new(model)))
     }
 
-    /// Queues a request and gives the stream of its events.
+    /// Queues a request and returns the stream of its events.
     ///
     /// # Errors
-    /// [`crate::Error::Submit`] if the queue is full, the request is invalid or too long;
+    /// [`crate::Error::Submit`] if the queue is full, or the request is invalid or too long;
     /// [`crate::Error::Text`] or [`crate::Error::NoChatTemplate`] if its text cannot be made into tokens.
     pub fn submit(&self, request: Request) -> Result<Generation> {
         let prompt = self.prompt_ids(&request)?;
@@ -177,10 +176,10 @@ impl InferenceEngine {
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }
 
-    /// The token ids that a request's prompt becomes. The names of control tokens are those tokens where the template of
-    /// a chat writes them, and in a text whose author [says so](Request::parse_control_tokens); never in what messages
-    /// say. What is longer than the context is refused where that is seen, by the length of the text before any work;
-    /// of a text of any length the ids are [`Tokenizer::encode`]'s.
+    /// The token ids of a request's prompt. Names of control tokens become those tokens where the chat
+    /// template writes them, and in a text with [`Request::parse_control_tokens`]; never in the content of
+    /// messages. A prompt beyond the context is refused early, by the length of its text. A text of any
+    /// length that fits has the ids of [`Tokenizer::encode`].
     ///
     /// # Errors
     /// As [`InferenceEngine::submit`].
@@ -196,7 +195,8 @@ impl InferenceEngine {
                 self.fitting(tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max))
             }
             Prompt::Chat(messages) => {
-                // A template writes a message's text, so the length of all of them says enough before it runs.
+                // A template writes the text of all messages, so its length gives a lower bound before the
+                // template runs.
                 let bytes = messages.iter().map(|message| message.content.text_bytes()).sum();
                 let least = tokenizer.least_tokens(bytes);
                 if least > context_max {
@@ -212,7 +212,7 @@ impl InferenceEngine {
                         let message = "the model's chat template has no place for tools";
                         return Err(SubmitError::invalid("tools", message).into());
                     }
-                    // None is to be called.
+                    // No tool may be called.
                     options.tools = None;
                 }
                 let prompt = template.prompt(&template.adapt(messages), &options)?;
@@ -222,7 +222,7 @@ impl InferenceEngine {
         }
     }
 
-    /// The ids of a prompt, or the error of one that does not fit in the context.
+    /// The ids of a prompt, or the error if it does not fit in the context.
     #[cfg(feature = "text")]
     fn fitting(
         &self,
@@ -240,7 +240,7 @@ impl InferenceEngine {
         Err(SubmitError::TooLong { tokens, context_max: self.shared.info.context_max }.into())
     }
 
-    /// The token ids that a request's prompt becomes.
+    /// The token ids of a request's prompt.
     ///
     /// # Errors
     /// As [`InferenceEngine::submit`].
@@ -250,7 +250,7 @@ impl InferenceEngine {
         Ok(ids.clone())
     }
 
-    /// A template usually writes the BOS itself; then it must not come twice.
+    /// A template usually writes the BOS itself; it must not come twice.
     #[cfg(feature = "text")]
     fn bos_unless_written(&self, prompt: &crate::text::ChatPrompt) -> crate::text::AddBos {
         let vocab = &self.shared.vocab;
@@ -261,8 +261,8 @@ impl InferenceEngine {
         }
     }
 
-    /// Messages as the model's chat template writes them, generation prompt added: a text to look at.
-    /// Requests do not go through it, because it does not say who wrote what; see [`Request::chat`].
+    /// Renders messages by the model's chat template, with the generation prompt, as a text for inspection.
+    /// Requests do not use this text, because it lacks the author of each part; see [`Request::chat`].
     ///
     /// # Errors
     /// [`crate::Error::NoChatTemplate`], [`crate::Error::Text`].
@@ -282,13 +282,12 @@ impl InferenceEngine {
     /// prefix; see [`crate::engine::Handle::score`].
     ///
     /// # Errors
-    /// [`crate::Error::Engine`], whose [`crate::Error::kind`] says what is wrong.
+    /// [`crate::Error::Engine`]; [`crate::Error::kind`] gives its kind.
     pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores> {
         Ok(self.handle.score(ids, top)?)
     }
 
-    /// [`InferenceEngine::score`] with all that may be said of it: among the cached prefixes of one salt, until a
-    /// flag is set.
+    /// [`InferenceEngine::score`] with all options, such as a cache salt and a flag that cancels it.
     ///
     /// # Errors
     /// As [`InferenceEngine::score`], and [`EngineError::Cancelled`](crate::engine::EngineError::Cancelled).
@@ -304,15 +303,15 @@ impl InferenceEngine {
         Ok(self.handle.score_from(ids, first, 0)?.nll)
     }
 
-    /// The log-probability (natural log) of each label as the answer to a request, as if nothing else could be
-    /// answered: classification. Where prefixes are shared, the whole pages of the prompt are computed once for all
-    /// labels. A label is taken as text behind the prompt; its end is not counted, so labels that begin others are
-    /// likelier than they. Of the request the prompt, the template and the cache salt count, and nothing of how
-    /// tokens are chosen or where an answer ends.
+    /// The log-probability (natural log) of each label as the answer to a request, for classification. With
+    /// prefix sharing, the whole pages of the prompt are computed once for all labels. Each label is text
+    /// after the prompt. The end of the answer is not counted, so a label that is the beginning of another is
+    /// more likely than it. Only the request's prompt, template and cache salt are used, not its sampling and
+    /// stop options.
     ///
     /// # Errors
-    /// [`crate::Error::Submit`] if there is no label, one has no token, or the prompt has none; else as
-    /// [`InferenceEngine::submit`] and [`InferenceEngine::score`].
+    /// [`crate::Error::Submit`] if there is no label, a label has no token, or the prompt has none; otherwise
+    /// as [`InferenceEngine::submit`] and [`InferenceEngine::score`].
     #[cfg(feature = "text")]
     pub fn choose(&self, request: &Request, labels: &[&str]) -> Result<Vec<f64>> {
         use crate::text::{AddBos, Special};
@@ -348,21 +347,22 @@ impl InferenceEngine {
         &self.shared.tokenizer
     }
 
-    /// What compiles grammars for the model's vocabulary: made the first time, which takes a moment, and shared.
+    /// The grammar compiler for the model's vocabulary. The first call builds it, which takes a moment; it is
+    /// shared.
     ///
     /// # Errors
-    /// [`crate::Error::Constraint`] if the vocabulary cannot be used for that.
+    /// [`crate::Error::Constraint`] if the vocabulary is unsuitable.
     #[cfg(feature = "constraints")]
     pub fn constraints(&self) -> Result<&Constraints> {
         let build = || Constraints::new(Arc::clone(&self.shared.tokenizer));
         Ok(self.shared.constraints.get_or_init(build).as_ref().map_err(Clone::clone)?)
     }
 
-    /// Compiles a grammar for [`Request::mask`]. The engine keeps the grammars that were used last; a new one may take a
-    /// second.
+    /// Compiles a grammar for [`Request::mask`]. The engine caches recently used grammars; a new one may take
+    /// a second.
     ///
     /// # Errors
-    /// [`crate::Error::Constraint`], which says what is wrong with the grammar.
+    /// [`crate::Error::Constraint`] with the grammar's defect.
     #[cfg(feature = "constraints")]
     pub fn constrain(&self, grammar: &Grammar) -> Result<Constraint> {
         Ok(self.constraints()?.compile(grammar)?)
@@ -374,35 +374,35 @@ impl InferenceEngine {
         self.shared.template.is_some()
     }
 
-    /// What was loaded.
+    /// Facts about the loaded engine.
     pub fn info(&self) -> &EngineInfo {
         &self.shared.info
     }
 
-    /// The model's hyperparameters; none of [a graph of one's own](InferenceEngine::builder_of).
+    /// The model's hyperparameters; `None` for [a custom graph](InferenceEngine::builder_of).
     #[cfg(feature = "unstable")]
     pub fn config(&self) -> Option<&ModelConfig> {
         self.shared.config.as_ref()
     }
 
-    /// Whether the engine works, is being drained, has stopped, or has died and of what: for routers and health
-    /// checks, at any rate. It asks no driver; [`InferenceEngine::health`] does.
+    /// The engine's state: running, draining, stopped, or failed with its cause. Routers and health checks
+    /// may poll it at any rate: it calls no driver, unlike [`InferenceEngine::health`].
     pub fn state(&self) -> EngineState {
         self.handle.state()
     }
 
-    /// Ends the engine in order; see [`crate::engine::Handle::drain`].
+    /// Drains and ends the engine; see [`crate::engine::Handle::drain`].
     pub fn drain(&self, until: Instant) -> Drained {
         self.handle.drain(until)
     }
 
-    /// What changes in the cache, for routers, if
-    /// [`EngineConfig::cache_events`](crate::engine::EngineConfig::cache_events) keeps any of it.
+    /// The reader of cache changes, for routers; `None` if
+    /// [`EngineConfig::cache_events`](crate::engine::EngineConfig::cache_events) is 0.
     pub fn cache_events(&self) -> Option<CacheEvents> {
         self.handle.cache_events()
     }
 
-    /// Counters and rates since the start.
+    /// Counters and gauges since the start.
     pub fn stats(&self) -> Stats {
         self.handle.stats()
     }
@@ -415,7 +415,7 @@ impl InferenceEngine {
         Ok(self.handle.start_profile()?)
     }
 
-    /// Ends the profile and gives it; it is empty if none was started.
+    /// Ends the profile and returns it; it is empty if none was started.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the engine is overloaded or has stopped.
@@ -423,11 +423,11 @@ impl InferenceEngine {
         Ok(self.handle.take_profile()?)
     }
 
-    /// How the device is: temperature, power, memory, clocks, errors. The calling thread asks the driver,
-    /// which takes milliseconds; the engine goes on meanwhile.
+    /// The device's health: temperature, power, memory, clocks, errors. The calling thread queries the
+    /// driver, which takes milliseconds; the engine continues meanwhile.
     ///
     /// # Errors
-    /// [`NoHealth`] says why it is not known, or that the device is lost.
+    /// [`NoHealth`] with the reason if the health is not available, or if the device is lost.
     pub fn health(&self) -> std::result::Result<DeviceHealth, NoHealth> {
         self.shared.monitor.as_ref().map_err(Clone::clone)?.health()
     }
@@ -435,23 +435,23 @@ impl InferenceEngine {
     /// Recounts the KV cache's accounting; see [`crate::engine::Handle::check_integrity`].
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the accounting contradicts itself, or the engine is overloaded or
-    /// has stopped.
+    /// [`crate::Error::Engine`] if the accounting is inconsistent, or the engine is overloaded or has
+    /// stopped.
     pub fn check_integrity(&self) -> Result<()> {
         Ok(self.handle.check_integrity()?)
     }
 
-    /// Computes a prompt's keys and values and saves them to `path`. The calling thread writes the
-    /// file, so a slow disk holds up nobody else.
+    /// Computes a prompt's keys and values and saves them to `path`. The calling thread writes the file, so a
+    /// slow disk delays no other request.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the file cannot be written; as [`InferenceEngine::submit`] else.
+    /// [`crate::Error::Engine`] if the file cannot be written; otherwise as [`InferenceEngine::submit`].
     pub fn save_prompt(&self, ids: &[TokenId], path: &Path) -> Result<()> {
         Ok(self.handle.save(ids, path)?)
     }
 
-    /// Brings back what [`InferenceEngine::save_prompt`] wrote: a request that begins with those tokens
-    /// does not compute them again. Gives the number of tokens.
+    /// Restores a file of [`InferenceEngine::save_prompt`]: a request that begins with those tokens does not
+    /// compute them again. Returns the number of tokens.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the file is damaged, belongs to another model or does not fit in

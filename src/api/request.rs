@@ -1,4 +1,4 @@
-//! A request as people write it; the engine's own form is [`TokenRequest`].
+//! [`Request`], the public form of a request; the engine's own form is [`TokenRequest`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::{
     text::{Message, RenderOptions, Special},
 };
 
-/// What to continue.
+/// The prompt to continue.
 #[derive(Clone)]
 pub(super) enum Prompt {
     Tokens(Vec<TokenId>),
@@ -25,11 +25,11 @@ pub(super) enum Prompt {
     Chat(Vec<Message>),
 }
 
-/// Makes a mask for each time that its request is submitted.
+/// Makes a mask for each submission of its request.
 type MakeMask = Arc<dyn Fn() -> Box<dyn TokenMask> + Send + Sync>;
 
-/// What to generate and how. Default: greedy, seed 0, at most 256 tokens, until the model ends its turn; penalties are
-/// off and look at the last 64 tokens. The setters may come in any order.
+/// A prompt, and how to generate its answer. Default: greedy, seed 0, at most 256 tokens, until the model
+/// ends its turn; penalties are off and cover the last 64 tokens. Setters may be called in any order.
 ///
 /// ```
 /// # #[cfg(feature = "text")]
@@ -54,7 +54,7 @@ pub struct Request {
     template: Option<Box<RenderOptions>>,
     #[cfg(feature = "text")]
     tools: Tools,
-    /// Its answer is kept to its tools already.
+    /// Whether the tool constraint has been applied already.
     #[cfg(feature = "text")]
     keeps_tools: bool,
     show_control_tokens: Vec<TokenId>,
@@ -77,16 +77,16 @@ impl Request {
         Request::new(Prompt::Tokens(ids))
     }
 
-    /// Continues a text without a template (with the BOS that the model asks for). Nothing in it is a control token,
-    /// whatever it spells, unless [`Request::parse_control_tokens`] says so.
+    /// Continues a text without a template, with a BOS if the model uses one. No part of the text becomes a
+    /// control token, whatever it spells, unless [`Request::parse_control_tokens`] is set.
     #[cfg(feature = "text")]
     pub fn text(text: impl Into<String>) -> Request {
         Request::new(Prompt::Text(text.into()))
     }
 
-    /// Answers messages, rendered by the model's chat template. Nothing in a message is a control token,
-    /// whatever it spells: only the template writes those. No messages, or a role that the template cannot know, are
-    /// refused.
+    /// Answers messages, rendered by the model's chat template. No part of a message becomes a control token,
+    /// whatever it spells: only the template writes those. An empty list, or a role that the template does
+    /// not support, is refused.
     #[cfg(feature = "text")]
     pub fn chat(messages: impl IntoIterator<Item = Message>) -> Request {
         Request::new(Prompt::Chat(messages.into_iter().collect()))
@@ -118,33 +118,34 @@ impl Request {
         }
     }
 
-    /// Takes the names of control tokens in a [`Request::text`], such as `<|im_end|>`, for those tokens: for prompts
-    /// that their author writes whole. What other people type belongs into [`Request::chat`].
+    /// Parses the names of control tokens in a [`Request::text`], such as `<|im_end|>`. For prompts written
+    /// entirely by their author; other people's text belongs in [`Request::chat`]. Default: off.
     #[cfg(feature = "text")]
     pub fn parse_control_tokens(mut self) -> Request {
         self.special = Special::Parse;
         self
     }
 
-    /// What the chat template gets besides the messages: tools, further variables, whether it begins the answer. They
-    /// count as what users wrote.
+    /// Options of the chat template other than the messages: tools, further variables, whether it begins the
+    /// answer. They are treated as users' text.
     #[cfg(feature = "text")]
     pub fn template(mut self, options: RenderOptions) -> Request {
         self.template = Some(Box::new(options));
         self
     }
 
-    /// What the model may call. The chat template gets it, a choice that has to be kept is kept, and
-    /// [`InferenceEngine::answer`](crate::InferenceEngine::answer) reads the calls; where the request is submitted
-    /// instead, they stand in the text with their markers.
+    /// Tools that the model may call. The chat template renders them, a tool choice that must be enforced is
+    /// enforced, and [`InferenceEngine::answer`](crate::InferenceEngine::answer) parses the calls. If the
+    /// request is submitted instead, calls stay in the text with their markers. Default: none.
     #[cfg(feature = "text")]
     pub fn tools(mut self, tools: Tools) -> Request {
         (self.tools, self.keeps_tools) = (tools, false);
         self
     }
 
-    /// Spells these control tokens out in the events' text, which hides the others: markers that a parser reads, such
-    /// as [`InferenceEngine::marker_tokens`](crate::InferenceEngine::marker_tokens).
+    /// Control tokens to show in the events' text, such as the
+    /// [`InferenceEngine::marker_tokens`](crate::InferenceEngine::marker_tokens) for a parser. All others are
+    /// hidden. Default: none.
     pub fn show_control_tokens(mut self, ids: impl IntoIterator<Item = TokenId>) -> Request {
         self.show_control_tokens = ids.into_iter().collect();
         self
@@ -162,115 +163,119 @@ impl Request {
         self
     }
 
-    /// Divides the logits; 0, the default, is greedy.
+    /// Divides the logits; 0 is greedy. Range: 0 to 100. Default: 0.
     pub fn temperature(mut self, temperature: f32) -> Request {
         self.sampling.temperature = temperature;
         self
     }
 
-    /// Keeps the most likely tokens; 0 keeps all.
+    /// Top-k: keeps this many of the most likely tokens; 0 keeps all. Default: 0.
     pub fn top_k(mut self, tokens: usize) -> Request {
         self.sampling.top_k = tokens;
         self
     }
 
-    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all.
+    /// Top-p: keeps the most likely tokens until their probability reaches this; 1 keeps all. Default: 1.
     pub fn top_p(mut self, probability: f32) -> Request {
         self.sampling.top_p = probability;
         self
     }
 
-    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
+    /// Min-p: keeps tokens at least this likely relative to the most likely; 0 keeps all. Default: 0.
     pub fn min_p(mut self, ratio: f32) -> Request {
         self.sampling.min_p = ratio;
         self
     }
 
-    /// Divides positive and multiplies negative logits of the last tokens ([`Request::penalty_last_n`]), prompt
-    /// included; 1 is off.
+    /// Repetition penalty: divides positive and multiplies negative logits of the last tokens
+    /// ([`Request::penalty_last_n`]), prompt included; 1 is off. Range: 0.01 to 100. Default: 1.
     pub fn repetition_penalty(mut self, factor: f32) -> Request {
         self.sampling.repetition_penalty = factor;
         self
     }
 
-    /// Subtracted from the logits of tokens generated among the last ones ([`Request::penalty_last_n`]).
+    /// Presence penalty: subtracted from the logits of tokens generated among the last ones
+    /// ([`Request::penalty_last_n`]). Range: -100 to 100. Default: 0.
     pub fn presence_penalty(mut self, penalty: f32) -> Request {
         self.sampling.presence_penalty = penalty;
         self
     }
 
-    /// Subtracted for each time a token was generated among the last ones ([`Request::penalty_last_n`]).
+    /// Frequency penalty: subtracted for each time a token was generated among the last ones
+    /// ([`Request::penalty_last_n`]). Range: -100 to 100. Default: 0.
     pub fn frequency_penalty(mut self, penalty: f32) -> Request {
         self.sampling.frequency_penalty = penalty;
         self
     }
 
-    /// How many of the last tokens, prompt included, the penalties look at. Default: 64.
+    /// Number of last tokens, prompt included, that the penalties cover. Default: 64.
     pub fn penalty_last_n(mut self, tokens: usize) -> Request {
         self.sampling.penalty_last_n = tokens;
         self
     }
 
-    /// Added to the logits of single tokens; negative infinity forbids one.
+    /// Added to the logits of single tokens; negative infinity forbids a token. Default: none.
     pub fn logit_bias(mut self, biases: impl IntoIterator<Item = (TokenId, f32)>) -> Request {
         self.sampling.logit_bias = biases.into_iter().collect();
         self
     }
 
-    /// Ends the answer before any of these texts; [`Done::stop`](crate::engine::Done::stop) says which.
+    /// Stop strings: the answer ends before the first of them, which
+    /// [`Done::stop`](crate::engine::Done::stop) names. Default: none.
     pub fn stop<S: Into<String>>(mut self, texts: impl IntoIterator<Item = S>) -> Request {
         self.stop = texts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Goes on after the model's end-of-turn token: for benches.
+    /// Continues after the model's end-of-turn token, for benchmarks. Default: off.
     pub fn ignore_eos(mut self) -> Request {
         self.ignore_eos = true;
         self
     }
 
-    /// Attends to a sliding window only, with attention sinks; old pages are freed.
+    /// Attends only to a sliding window with attention sinks; old pages are freed. Default: the whole
+    /// context.
     pub fn window(mut self, window: Window) -> Request {
         self.window = Some(window);
         self
     }
 
-    /// Gives the log-probabilities of the best `n` tokens with each token.
+    /// Reports the log-probabilities of each token and of the best `n` alternatives. Default: none.
     pub fn top_logprobs(mut self, n: usize) -> Request {
         self.top_logprobs = Some(n);
         self
     }
 
-    /// Says which tokens the answer may have. Each submission of the request works with a clone of its own.
+    /// Mask of allowed tokens. Each submission of the request uses its own clone. Default: none.
     pub fn mask(mut self, mask: impl TokenMask + Clone + Sync + 'static) -> Request {
         self.mask = Some(Arc::new(move || Box::new(mask.clone())));
         self
     }
 
-    /// When the answer ends at the latest, wherever the request is then: in the queue, in its prompt or among its
-    /// tokens. What was generated until then stays, and
-    /// [`FinishReason::Deadline`](crate::engine::FinishReason::Deadline) is the reason. The engine looks between steps;
-    /// [`Generation::recv_timeout`](crate::engine::Generation::recv_timeout) bounds a reader's wait to the moment.
+    /// Time at which the answer ends at the latest: in the queue, in its prompt or among its tokens. The
+    /// tokens generated until then are kept, and the finish reason is
+    /// [`FinishReason::Deadline`](crate::engine::FinishReason::Deadline). It is checked between steps;
+    /// [`Generation::recv_timeout`](crate::engine::Generation::recv_timeout) bounds a reader's wait exactly.
+    /// Default: none.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Who has a higher priority starts first, and keeps its pages of the cache longer; among equals who came first. At
-    /// first 0.
+    /// Higher priority is scheduled first and preempted last; ties by arrival. Default: 0.
     pub fn priority(mut self, priority: i8) -> Request {
         self.priority = priority;
         self
     }
 
-    /// Shares what the cache has of the prompt only with requests of the same salt, such as those of one tenant: how
-    /// fast an answer comes tells nobody else what was asked before.
+    /// Prefix-cache salt: pages are shared only between requests with equal salts, such as those of one
+    /// tenant. Without a salt, the time to the first token can reveal prompts of other users. Default: none.
     pub fn cache_salt(mut self, salt: [u8; 32]) -> Request {
         self.cache_salt = Some(salt);
         self
     }
 
-    /// A number of the caller's, which [`Generation::id`](crate::engine::Generation::id) gives back.
+    /// Id for the caller's use, returned by [`Generation::id`](crate::engine::Generation::id). Default: none.
     pub fn id(mut self, id: u64) -> Request {
         self.id = Some(id);
         self
@@ -299,7 +304,7 @@ impl Request {
         options
     }
 
-    /// Whether something says already which tokens may come.
+    /// Whether a mask is set already.
     #[cfg(feature = "constraints")]
     pub(super) fn has_mask(&self) -> bool {
         self.mask.is_some()
@@ -321,7 +326,7 @@ impl Request {
         self
     }
 
-    /// Refuses what would otherwise be left out without a word.
+    /// Refuses options that would otherwise be ignored silently.
     #[cfg(feature = "text")]
     pub(super) fn check(&self) -> Result<(), SubmitError> {
         let (is_text, is_chat) =
@@ -365,7 +370,7 @@ impl Request {
     }
 }
 
-/// Counts, not what users wrote.
+/// Prints counts only: a prompt is a user's text.
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (what, count) = match &self.prompt {
@@ -381,7 +386,7 @@ impl std::fmt::Debug for Request {
     }
 }
 
-/// Tools that are no tools, as an error of the request.
+/// The request error of invalid tools.
 #[cfg(feature = "text")]
 pub(super) fn no_tools(error: ToolError) -> SubmitError {
     match error.field.as_str() {

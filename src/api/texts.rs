@@ -1,5 +1,5 @@
-//! What turns text into tokens and back, as far as this build has it: read beside the weights, shared by all
-//! clones of an engine.
+//! Vocabulary, tokenizer and chat template of an engine, as far as this build has them. They are read in
+//! parallel with the weights, and shared by all clones of an engine.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Of a file; `template` is the source of one in place of the file's own.
+    /// Reads them from a file; `template` replaces the file's own chat template.
     #[cfg(feature = "text")]
     pub(super) fn read(file: &dyn Checkpoint, template: Option<&str>) -> Result<Texts> {
         let tokenizer = Tokenizer::from_checkpoint(file)?;
@@ -40,7 +40,7 @@ impl Texts {
         Ok(Texts { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
     }
 
-    /// Of a model that no file describes, whose tokens are numbers.
+    /// Those of a custom graph without a file: tokens are plain numbers and spell nothing.
     #[cfg(feature = "text")]
     pub(super) fn of_numbers(
         model: &str,
@@ -71,7 +71,7 @@ impl Texts {
         Texts { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template }
     }
 
-    /// What the file says badly of its tokens, a line each.
+    /// Defects of the file's vocabulary, one line each.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.vocab.warnings().to_vec()
     }

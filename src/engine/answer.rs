@@ -1,4 +1,4 @@
-//! The goal of a request: tokens become text and events for its reader, until a stop, a length or an error.
+//! The answer to a request: turns tokens into text and events until a stop, the length limit or an error.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,32 +14,32 @@ use crate::{
     token::TokenId,
 };
 
-/// An answer on its way to its reader.
+/// The answer to one request, from its admission to its last event.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) request: TokenRequest,
     pub(super) mask: Option<Masking>,
-    /// What its mask owes it: until that comes, no step computes anything for it.
+    /// Mask result that is overdue. Until it arrives, no step computes rows for the answer.
     pub(super) owed: Option<Owed>,
     clock: Clock,
     channel: Arc<Channel>,
     text: Option<Text>,
-    /// The stop string that has ended it.
+    /// The stop string that ended the answer.
     stop: Option<String>,
-    /// The token that has ended it.
+    /// The token that ended the answer.
     end: Option<Box<Token>>,
 }
 
-/// What a step did not wait for.
+/// A mask result that a step did not wait for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Owed {
-    /// What must follow on its last tokens.
+    /// The tokens forced after its last tokens, and whether the answer is complete.
     Followed,
-    /// What may come next. Its last row is computed again then.
+    /// The tokens allowed next. Its last row is recomputed when they arrive.
     Next,
 }
 
-/// Tokens to text, stop strings held back.
+/// Detokenizes, and holds back text that may begin a stop string.
 #[derive(Debug)]
 struct Text {
     detokenizer: Detokenizer,
@@ -47,7 +47,7 @@ struct Text {
 }
 
 impl Answer {
-    /// Its clock starts now.
+    /// A new answer; its clock starts now.
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
         let text = request.text.clone().map(|vocab| Text {
             detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),
@@ -67,20 +67,20 @@ impl Answer {
         }
     }
 
-    /// How many more tokens its reader has room for.
+    /// Number of further tokens that the reader's buffer can take.
     pub(super) fn room(&self) -> usize {
         self.channel.room()
     }
 
-    /// Why nobody wants more of it, where that is so.
+    /// The reason to end the answer early, if it was cancelled or is past its deadline.
     pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
         let late = self.request.deadline.is_some_and(|deadline| deadline <= now);
         let late = late.then_some(FinishReason::Deadline);
         if self.channel.is_cancelled() { Some(FinishReason::Cancelled) } else { late }
     }
 
-    /// Its sequence got pages with `cached` of its tokens. Returns how many of them count as found: what a
-    /// sequence finds again after a preemption was its own.
+    /// Starts the answer: its sequence got pages with `cached` of its tokens in them. Returns the number to
+    /// count as cache hits: 0 after a preemption, because a sequence then finds its own pages.
     pub(super) fn start(&mut self, cached: usize) -> usize {
         if !self.clock.start() {
             return 0;
@@ -89,7 +89,8 @@ impl Answer {
         cached
     }
 
-    /// Adds a chosen token to `tokens`, sends its event, and says whether the answer ends with it.
+    /// Adds a chosen token to `tokens` and sends its event. Returns the finish reason if the answer ends with
+    /// it.
     pub(super) fn accept(
         &mut self,
         tokens: &mut Vec<TokenId>,
@@ -112,7 +113,7 @@ impl Answer {
         self.stop.is_some().then_some(FinishReason::Stop)
     }
 
-    /// Sends the last event of an answer of these tokens.
+    /// Sends [`Event::Done`] with the tokens of the answer.
     pub(super) fn finish(mut self, finish: FinishReason, tokens: Vec<TokenId>) {
         let text = self.text.take().map_or_else(String::new, |mut text| match finish {
             FinishReason::Stop => String::new(),
@@ -132,7 +133,7 @@ impl Answer {
     }
 }
 
-/// Whatever happens to the engine, a reader gets a last event.
+/// Sends a last event if none was sent: the channel ignores events after the end.
 impl Drop for Answer {
     fn drop(&mut self) {
         self.channel.push(Err(GenerationError::Stopped));

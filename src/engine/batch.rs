@@ -1,4 +1,4 @@
-//! The batch: the plan's rows as the decoder takes them, and which output is whose.
+//! The batch of a step: the plan's rows in the decoder's form, and the outputs of each sequence.
 
 use std::ops::Range;
 
@@ -17,18 +17,18 @@ pub(super) struct Part {
     pub(super) slot: SlotId,
     /// Tokens to compute.
     pub(super) tokens: usize,
-    /// The numbers of its outputs: of its last rows.
+    /// Indices of its outputs, which belong to its last rows.
     pub(super) outputs: Range<usize>,
-    /// Whether the step samples them.
+    /// Whether the decoder samples them.
     pub(super) sampled: bool,
 }
 
-/// A step: to be run, or in flight until its tokens are settled.
+/// One step: ready to run, or in flight until its tokens are settled.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) input: StepInput,
     pub(super) parts: Vec<Part>,
-    /// The step's number, as the decoder counts them, once it runs.
+    /// The step's number in the decoder's count, once it runs.
     pub(super) number: u64,
 }
 
@@ -39,20 +39,20 @@ impl Batch {
         self.parts.clear();
     }
 
-    /// Whether its rows are fed with what the step before sampled.
+    /// Whether its rows are fed with tokens that the previous step sampled.
     pub(super) fn is_ahead(&self) -> bool {
         !self.input.fed.is_empty()
     }
 
-    /// Leaves out sequences that have ended: what is computed for them is dropped.
+    /// Drops the parts of sequences that have ended, and with them their results.
     pub(super) fn keep_live(&mut self, table: &SequenceTable) {
         self.parts.retain(|part| table.get(part.slot).is_some());
     }
 
-    /// Fills the batch with what a plan schedules. `samples` says which outputs the decoder samples itself.
+    /// Fills the batch with the scheduled rows. `samples` is whether the decoder samples a row itself.
     ///
     /// # Errors
-    /// [`Failure::Kv`] if the page table does not know a sequence.
+    /// [`Failure::Kv`] if the page table lacks a sequence.
     pub(super) fn fill(
         &mut self,
         scheduled: &[Scheduled],
@@ -62,7 +62,7 @@ impl Batch {
     ) -> Result<(), Failure> {
         self.clear();
         for part in scheduled {
-            // Its copies may have failed, and it with them.
+            // A failed page copy has ended the sequence already.
             let Some(sequence) = table.get(part.slot) else { continue };
             let id = sequence.pages.ok_or(Failure::Internal("a scheduled sequence has no pages"))?;
             let outputs = self.push_rows(part, sequence, id, kv)?;
@@ -79,7 +79,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a sequence's rows with its page table; the numbers of their outputs.
+    /// Adds a sequence's rows with its page table. Returns the indices of their outputs.
     fn push_rows(
         &mut self,
         part: &Scheduled,
@@ -91,7 +91,7 @@ impl Batch {
         let (row, page, output) = (input.tokens.len() as u32, input.pages.len() as u32, input.outputs.len());
         let (first, without_output) = match part.fed {
             None => (sequence.computed, sequence.without_output()),
-            // The token behind all that are known.
+            // The token after all known ones.
             Some(output) => {
                 input.fed.push(FedRow { row, output: output as u32 });
                 (sequence.tokens.len(), 0)
@@ -109,8 +109,8 @@ impl Batch {
         Ok(output..input.outputs.len())
     }
 
-    /// Adds how a sequence's next token is sampled, `unknown` tokens behind those that it has; and says whether
-    /// the decoder does that, or the logits must be looked at.
+    /// Adds the sampling parameters of a sequence's next token, `unknown` positions after its known tokens.
+    /// Returns whether the decoder samples it; otherwise the host reads the logits.
     fn push_sampling(
         &mut self,
         sequence: &Sequence,

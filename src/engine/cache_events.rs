@@ -1,5 +1,5 @@
-//! What changes in the cache, from the engine's thread to whoever tells routers. The queue is bounded: a reader that
-//! falls behind hears that it has missed something, and then of all that is there.
+//! Cache events: changes of the prefix cache, from the engine's thread to a reader such as a prefix-aware
+//! router. The queue is bounded: on overflow the reader gets `Cleared` followed by a full listing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<CacheEvent>,
-    /// How many of them are changes; the others say what was there when the last of them were too many.
+    /// Number of `events` that are changes; the others list the pages present at the last overflow.
     changes: usize,
     closed: bool,
 }
@@ -27,14 +27,15 @@ impl Queue {
     }
 }
 
-/// The changes of an engine's cache: see [`EngineConfig::cache_events`](super::EngineConfig::cache_events). Each
-/// change is read once, whoever reads it.
+/// Changes of an engine's prefix cache: see
+/// [`EngineConfig::cache_events`](super::EngineConfig::cache_events). Clones share one queue, so each change
+/// is read once.
 #[derive(Clone, Debug)]
 pub struct CacheEvents(Arc<Queue>);
 
 impl CacheEvents {
-    /// All that has changed, in order; after `timeout` without a change an empty list. `None` says that the engine has
-    /// ended and nothing is left.
+    /// Waits for changes and returns all of them in order; the list is empty after `timeout` without a
+    /// change. `None` once the engine has ended and no change is left.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Vec<CacheEvent>> {
         let waiting = self
             .0
@@ -55,18 +56,18 @@ impl CacheEvents {
 #[derive(Debug)]
 pub(super) struct Announcer {
     queue: Arc<Queue>,
-    /// Most changes that wait.
+    /// Most unread changes before an overflow.
     capacity: usize,
 }
 
 impl Announcer {
-    /// Both ends of a queue for so many changes.
+    /// Both ends of a queue of `capacity` changes.
     pub(super) fn new(capacity: usize) -> (Announcer, CacheEvents) {
         let queue = Arc::new(Queue::default());
         (Announcer { queue: Arc::clone(&queue), capacity }, CacheEvents(queue))
     }
 
-    /// Hands over what has changed since the last call.
+    /// Queues the changes since the last call.
     pub(super) fn announce(&self, kv: &mut KvCacheManager) {
         let changes = kv.take_events();
         if changes.is_empty() {

@@ -1,4 +1,4 @@
-//! Picks: what each sequence gets from a step that ran. A failure is one sequence's.
+//! Token choice: the result of a finished step for each sequence. A failure concerns one sequence only.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,9 +20,9 @@ use crate::{
     token::TokenId,
 };
 
-/// The outputs of a step, by their numbers, and the pages that it has written.
+/// The outputs of a finished step, by index, and the pages that it wrote.
 pub(super) trait Outputs {
-    /// What the step sampled; nothing where it does not sample, or found no token to take.
+    /// The token that the step sampled; `None` if it did not sample this output or found no token to take.
     fn sampled(&self, output: usize) -> Result<Option<TokenId>, Failure>;
 
     /// Copies out the logits, `[vocab]`.
@@ -32,7 +32,7 @@ pub(super) trait Outputs {
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure>;
 }
 
-/// What a sequence gets for the tokens that were computed.
+/// A sequence's result for the tokens that a step computed.
 #[derive(Debug)]
 pub(super) struct Pick {
     pub(super) slot: SlotId,
@@ -48,7 +48,7 @@ pub(super) struct Chooser {
     best: Vec<(TokenId, f64)>,
     sampler: Sampler,
     masks: MaskPool,
-    /// Until when the step that is looked at waits for masks.
+    /// Deadline for the masks of the current step.
     due: Instant,
 }
 
@@ -58,14 +58,14 @@ impl Chooser {
         Chooser { logits: vec![0.0; vocab], best, sampler, masks, due: Instant::now() }
     }
 
-    /// Takes over the mask of a new sequence, if it has one.
+    /// Registers the mask of a new sequence, if it has one, with the mask pool.
     pub(super) fn adopt_mask(&self, sequence: &mut Sequence) {
         if let Some(mask) = sequence.mask() {
             mask.adopt(&self.masks);
         }
     }
 
-    /// Lets the masks of new answers look while the step runs that they are chosen from.
+    /// Starts the masks of new answers, so that they run in parallel with the answers' first step.
     pub(super) fn start_masks(&self, parts: &[Part], table: &mut SequenceTable) {
         for part in parts.iter().filter(|part| !part.outputs.is_empty()) {
             if let Some(mask) = table.get_mut(part.slot).and_then(Sequence::mask) {
@@ -74,8 +74,8 @@ impl Chooser {
         }
     }
 
-    /// Makes a pick for each part whose sequence has not ended. Masks look at what was chosen beside each other; those
-    /// that have not when they are `due` are late, and owe it.
+    /// Makes a pick for each part of a live sequence. Masks process the chosen tokens in parallel; a mask
+    /// that is not done at `due` is late, and its result is marked as owed.
     pub(super) fn pick(
         &mut self,
         parts: &[Part],
@@ -109,7 +109,7 @@ impl Chooser {
         }
     }
 
-    /// Takes what the masks of late answers have come to.
+    /// Collects the results of late masks that have arrived.
     pub(super) fn take_owed(&mut self, table: &mut SequenceTable, picks: &mut Vec<Pick>) {
         let (now, vocab) = (Instant::now(), self.logits.len());
         picks.clear();
@@ -155,7 +155,7 @@ impl Chooser {
         }
     }
 
-    /// What the step sampled, or else what the mask and the logits say.
+    /// The token that the step sampled, or else one chosen on the host by mask and logits.
     fn token(
         &mut self,
         part: &Part,
@@ -167,7 +167,7 @@ impl Chooser {
         if let Some(token) = outputs.sampled(output)?.filter(|_| part.sampled) {
             return Ok(Picked::Token(token, None));
         }
-        // The scratch is refilled for each choice.
+        // Unwind safe: the scratch is refilled for each choice.
         let chosen = caught(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
             self.choose(logits, (answer, left), tokens)
@@ -175,15 +175,15 @@ impl Chooser {
         chosen.unwrap_or(Err(Failure::Internal("choosing a token panicked")))
     }
 
-    /// Chooses a token; where there is a mask, it goes on from there.
+    /// Chooses a token on the host. A mask, if there is one, then starts on the tokens after it.
     fn choose(
         &mut self,
         logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
     ) -> Result<Picked, Failure> {
-        // At work is only who has room; so many tokens of a forced run fit, the rest comes later. The answer takes
-        // so many more.
+        // Free slots of the reader's buffer, capped by the tokens left to the answer; a scheduled sequence
+        // has at least one. A longer forced run continues in a later step.
         let (room, vocab) = (answer.room().min(left).max(1), self.logits.len());
         let Answer { request, mask, .. } = answer;
         let Some(mask) = mask else {
@@ -198,7 +198,7 @@ impl Chooser {
             Next::Allowed(allowed) => {
                 logits(&mut self.logits)?;
                 let (token, logprobs) = self.sample(request, Some(allowed), tokens)?;
-                // Behind the end of the turn comes nothing.
+                // No mask result is needed after the end of the turn.
                 let goes_on = !request.stop_ids.contains(&token);
                 (vec![token], logprobs, goes_on.then_some(room - 1))
             }
@@ -209,7 +209,7 @@ impl Chooser {
         Ok(Picked::Masked { ids, logprobs, finished: false })
     }
 
-    /// Chooses from the logits.
+    /// Samples a token from `self.logits`, with log-probabilities if requested.
     fn sample(
         &mut self,
         request: &TokenRequest,
@@ -228,7 +228,7 @@ impl Chooser {
         Ok((token, logprobs))
     }
 
-    /// Scores rows, the first of which `following` follows.
+    /// Scores rows. `following` holds the tokens after them, beginning after the first row.
     fn scores(
         &mut self,
         part: &Part,

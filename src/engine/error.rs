@@ -1,4 +1,4 @@
-//! What the engine's callers get when something fails: at the door, in an answer, or in a job.
+//! The engine's errors: of submitting a request, of an answer, and of starting the engine or a job.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::model::ModelError;
 use crate::sample::SampleError;
 use crate::token::TokenId;
 
-/// Why a request was not let in.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -22,44 +22,45 @@ pub enum SubmitError {
     /// The prompt leaves no room in the context.
     #[error("the prompt has at least {tokens} tokens, the context {context_max}")]
     TooLong {
-        /// Tokens of the prompt, or so many as were counted: a text is not encoded beyond what the context holds.
+        /// Tokens of the prompt, or the number counted so far: a text is not encoded beyond the context's
+        /// length.
         tokens: usize,
-        /// Most tokens of a sequence.
+        /// Most tokens of a sequence: the context length.
         context_max: usize,
     },
-    /// Even alone it would not fit in the KV cache.
+    /// The request would not fit in the KV cache even alone.
     #[error("{tokens} tokens need {needed} pages of the KV cache, which has {pages}")]
     TooLarge {
-        /// Prompt and answer.
+        /// Tokens of prompt and answer.
         tokens: usize,
-        /// Pages that they take.
+        /// Pages that they need.
         needed: usize,
         /// Pages of the pool.
         pages: usize,
     },
-    /// A field makes no sense.
+    /// A field has an invalid value.
     #[error("invalid request: {field}: {message}")]
     Invalid {
-        /// The field.
+        /// The field's name.
         field: &'static str,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         message: String,
     },
     /// The engine has stopped, or is being drained.
     #[error("the engine admits no more requests: it has stopped or is being drained")]
     Stopped,
-    /// The engine ended by itself.
+    /// The engine has failed.
     #[error(transparent)]
     Dead(#[from] Death),
 }
 
 impl SubmitError {
-    /// A field that makes no sense.
+    /// The error of a field with an invalid value.
     pub(crate) fn invalid(field: &'static str, message: impl Into<String>) -> SubmitError {
         SubmitError::Invalid { field, message: message.into() }
     }
 
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             SubmitError::Overloaded { .. } => ErrorKind::Overloaded,
@@ -70,7 +71,7 @@ impl SubmitError {
         }
     }
 
-    /// The field of the request that is at fault.
+    /// The request field at fault.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             SubmitError::Invalid { field, .. } => Some(field),
@@ -80,7 +81,7 @@ impl SubmitError {
         }
     }
 
-    /// Whether the same request may be let in a little later.
+    /// Whether the same request may be admitted a little later.
     pub fn retry(&self) -> bool {
         self.kind().retry()
     }
@@ -101,31 +102,31 @@ pub enum GenerationError {
     /// The model's step failed.
     #[error("the step failed: {0}")]
     Step(#[source] Arc<ModelError>),
-    /// Code that the engine ran for the request panicked, or the engine contradicts itself.
+    /// User code of the request panicked, or an invariant of the engine is broken.
     #[error("{0}")]
     Internal(&'static str),
     /// The logits cannot be sampled from.
     #[error("sampling failed: {0}")]
     Sampling(#[from] SampleError),
-    /// The cache's accounting refused.
+    /// The KV cache's accounting returned an error.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// The host has no memory for the request's tokens.
+    /// The host is out of memory for the request's tokens.
     #[error("no memory for {tokens} tokens")]
     HostMemory {
-        /// Prompt and answer.
+        /// Tokens of prompt and answer.
         tokens: usize,
     },
     /// The engine stopped before the answer was complete.
     #[error("the engine stopped before the answer was complete")]
     Stopped,
-    /// The engine ended by itself.
+    /// The engine has failed.
     #[error(transparent)]
     Dead(#[from] Death),
 }
 
 impl GenerationError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             GenerationError::Step(error) => error.kind(),
@@ -138,7 +139,7 @@ impl GenerationError {
         }
     }
 
-    /// The field of the request that is at fault.
+    /// The request field at fault.
     pub fn field(&self) -> Option<&'static str> {
         if let GenerationError::Sampling(error) = self { error.field() } else { None }
     }
@@ -149,79 +150,79 @@ impl GenerationError {
     }
 }
 
-/// Errors are equal that say the same of the same kind.
+/// Compared by kind and message: `ModelError` has no equality.
 impl PartialEq for GenerationError {
     fn eq(&self, other: &GenerationError) -> bool {
         self.kind() == other.kind() && self.to_string() == other.to_string()
     }
 }
 
-/// Why the engine could not start, or could not do a job.
+/// Why the engine could not start, or why a job failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A setting out of its range.
+    /// A setting is out of range.
     #[error("{name}: expected 1 to {most}, found {found}")]
     Config {
         /// The setting.
         name: &'static str,
         /// The largest value.
         most: usize,
-        /// What was given.
+        /// The value given.
         found: usize,
     },
-    /// The host has no memory for an answer.
+    /// The host is out of memory for a job's result.
     #[error("no memory for {bytes} bytes of scores or pages")]
     HostMemory {
-        /// Bytes that it takes.
+        /// Bytes that the result takes.
         bytes: usize,
     },
-    /// The operating system gave no thread.
+    /// The operating system could not start a thread.
     #[error("the engine's thread could not start: {0}")]
     Thread(#[from] std::io::Error),
     /// The model's step failed.
     #[error("the step failed: {0}")]
     Step(#[source] Arc<ModelError>),
-    /// The backend panicked, or the engine contradicts itself.
+    /// The backend panicked, or an invariant of the engine is broken.
     #[error("{0}")]
     Internal(&'static str),
     /// The logits cannot be scored.
     #[error("scoring failed: {0}")]
     Sampling(#[from] SampleError),
-    /// The cache's accounting refused.
+    /// The KV cache's accounting returned an error.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// The cache's accounting contradicts itself: a defect of this crate.
+    /// The KV cache's accounting is inconsistent: a defect of this crate.
     #[error(transparent)]
     Integrity(#[from] IntegrityError),
     /// A snapshot could not be written or read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// A snapshot that was read well does not belong in this cache.
+    /// A readable snapshot does not fit this cache.
     #[error(transparent)]
     Restore(#[from] RestoreError),
     /// Too many scores, saves and restores are waiting; try again later.
     #[error("overloaded: {waiting} scores, saves and restores are waiting already")]
     JobsFull {
-        /// Those that wait.
+        /// Number of waiting jobs.
         waiting: usize,
     },
-    /// The tokens are not acceptable.
+    /// The tokens were refused.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// Its caller gave it up: [`ScoreOptions::cancelled`](super::ScoreOptions::cancelled).
+    /// The caller cancelled the scores: [`ScoreOptions::cancelled`](super::ScoreOptions::cancelled).
     #[error("the scores were cancelled")]
     Cancelled,
-    /// The engine stopped before it was done.
+    /// The engine stopped before the job was done.
     #[error("the engine has stopped or is being drained")]
     Stopped,
-    /// The engine ended by itself.
+    /// The engine has failed.
     #[error(transparent)]
     Dead(#[from] Death),
 }
 
 impl EngineError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             EngineError::Config { .. } => ErrorKind::Invalid,
@@ -239,7 +240,7 @@ impl EngineError {
         }
     }
 
-    /// The setting or the field that is at fault.
+    /// The setting or request field at fault.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             EngineError::Config { name, .. } => Some(name),
@@ -255,41 +256,41 @@ impl EngineError {
     }
 }
 
-/// Why a snapshot that was read well is not put into the cache, which stays as it was.
+/// Why a readable snapshot was not put into the cache, which is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// The engine shares no prefixes, so no request would find what is restored.
+    /// Prefix sharing is off, so no request would find the restored pages.
     #[error("prefix sharing is off: nothing would use the snapshot")]
     SharingOff,
     /// Keys and values computed under a window are of no use to sequences without one.
     #[error("the snapshot was made with a sliding window")]
     Window,
-    /// A token that the model has not.
+    /// A token is outside the model's vocabulary.
     #[error("the snapshot has token {token}, the vocabulary {vocab}")]
     Token {
         /// The token.
         token: TokenId,
-        /// Tokens of the vocabulary.
+        /// Size of the vocabulary.
         vocab: usize,
     },
-    /// Pages are missing.
+    /// The number of pages does not match the tokens.
     #[error("the snapshot has {found} pages, its tokens take {expected}")]
     Pages {
-        /// Pages of its tokens.
+        /// Pages that its tokens need.
         expected: usize,
         /// Pages in the file.
         found: usize,
     },
-    /// Its state is not that of this model.
+    /// The recurrent state has the wrong size for this model.
     #[error("the snapshot has {found} bytes of state, expected {expected}")]
     State {
-        /// Bytes of a state, or none where no page is full.
+        /// Bytes of a state; 0 if no page is full.
         expected: usize,
         /// Bytes in the file.
         found: usize,
     },
-    /// It would not fit even alone.
+    /// The snapshot would not fit even in an empty cache.
     #[error("the snapshot has {needed} pages, the KV cache {pages}")]
     TooLarge {
         /// Pages of the snapshot.
@@ -300,7 +301,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             RestoreError::SharingOff => ErrorKind::Unsupported,

@@ -1,9 +1,9 @@
-//! What a reader gets: events, how an answer ended, and the whole answer at once.
+//! The events of a generation, the finish reasons, and the collected answer.
 
 use super::stats::{Timings, Usage};
 use crate::token::TokenId;
 
-/// What happens in a generation. [`Event::text`] of all events, one behind the other, is the answer.
+/// An event of a generation. The [`Event::text`] of all events, concatenated, is the answer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -14,8 +14,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// The text that became certain with this event: whole UTF-8, possibly empty. The last event has what was held
-    /// back until the end was known.
+    /// The text that became certain with this event: whole UTF-8, possibly empty. The last event has the text
+    /// held back until the end.
     pub fn text(&self) -> &str {
         match self {
             Event::Token(token) => &token.text,
@@ -28,11 +28,12 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Token {
-    /// Its id.
+    /// The token's id.
     pub id: TokenId,
     /// The text that became certain with it: whole UTF-8, possibly empty.
     pub text: String,
-    /// If asked for: its log-probability and the best alternatives. Tokens that a mask forced have none.
+    /// The token's log-probability and the best alternatives, if requested. Tokens forced by a mask have
+    /// none.
     pub logprobs: Option<Logprobs>,
 }
 
@@ -42,45 +43,45 @@ pub struct Token {
 pub struct Done {
     /// Why the answer ended.
     pub finish: FinishReason,
-    /// The stop string that ended it, where one did.
+    /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
-    /// Text that was held back until the end was known.
+    /// Text held back until the end.
     pub text: String,
-    /// All tokens of the answer, those of a stop string included, the one that ends the turn not.
+    /// All tokens of the answer, including those of a stop string, excluding the token that ended the turn.
     pub tokens: Vec<TokenId>,
-    /// The token that ended the turn, where one did. It has no text.
+    /// The token that ended the turn, if one did. It has no text.
     pub end: Option<Box<Token>>,
-    /// Tokens counted.
+    /// Token counts.
     pub usage: Usage,
-    /// Seconds and rates.
+    /// Durations in seconds, and rates.
     pub timings: Timings,
 }
 
-/// A whole answer: what [`Generation::text`](super::Generation::text) waits for.
+/// A whole answer, collected by [`Generation::text`](super::Generation::text).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// Its text.
+    /// The answer's text.
     pub text: String,
-    /// All its tokens, as [`Done::tokens`] has them.
+    /// All tokens of the answer, as in [`Done::tokens`].
     pub tokens: Vec<TokenId>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish: FinishReason,
-    /// The stop string that ended it, where one did.
+    /// The stop string that ended the answer, if one did.
     pub stop: Option<String>,
-    /// Tokens counted.
+    /// Token counts.
     pub usage: Usage,
-    /// Seconds and rates.
+    /// Durations in seconds, and rates.
     pub timings: Timings,
 }
 
-/// Natural logarithms of probabilities under the model's own logits (before any adjustment).
+/// Natural logarithms of probabilities under the model's own logits, before any adjustment.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Logprobs {
-    /// Of the token chosen.
+    /// Log-probability of the chosen token.
     pub chosen: f64,
-    /// Of the best, best first.
+    /// Log-probabilities of the best tokens, best first.
     pub top: Vec<(TokenId, f64)>,
 }
 
@@ -90,17 +91,17 @@ pub struct Logprobs {
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// A stop string came.
+    /// A stop string was generated.
     Stop,
     /// The model ended its turn.
     Eos,
-    /// `max_tokens`, or the context is full.
+    /// `max_tokens` is reached, or the context is full.
     Length,
-    /// The reader cancelled, or a drain cut it off.
+    /// The reader cancelled, or a drain aborted the answer.
     Cancelled,
-    /// The request's time was over; what was generated until then has been told.
+    /// The request's deadline passed; the text until then was delivered.
     Deadline,
-    /// The request's mask says that the answer is complete.
+    /// The request's mask declared the answer complete.
     Mask,
 }
 

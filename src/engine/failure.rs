@@ -1,4 +1,4 @@
-//! Why a sequence cannot go on: one type between the stages, and what the readers of each goal get for it.
+//! Failures that end a sequence: one type for all stages, converted into the error of each goal.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use crate::kv::{KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
 use crate::sample::SampleError;
 
-/// What the caller's code gives; none if it panics. What it panicked with is not dropped: that may be the caller's code,
-/// too, and panic again.
+/// Runs user code; returns `None` if it panics. The panic payload is leaked, because dropping it could run
+/// user code that panics again.
 pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
 }
@@ -19,17 +19,17 @@ pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
 pub(super) enum Failure {
     /// The step failed, or its results could not be read.
     Step(Arc<ModelError>),
-    /// Code that the engine calls panicked, or the engine contradicts itself.
+    /// Code that the engine calls panicked, or an invariant of the engine is broken.
     Internal(&'static str),
     Sampling(SampleError),
     Kv(KvError),
-    /// The host has no memory: the number counts tokens of an answer, or bytes of a job's.
+    /// The host is out of memory. The number counts tokens for an answer, bytes for a job.
     HostMemory(usize),
-    /// The state behind the last whole page is gone, so a saved prompt would lack it.
+    /// The state after the last whole page is gone, so a saved prompt would lack it.
     NoState,
-    /// The engine ends by itself.
+    /// The engine has failed.
     Dead(Death),
-    /// The engine is ended.
+    /// The engine was stopped.
     Stopped,
 }
 

@@ -1,7 +1,7 @@
-//! The stream of a request's events: a bounded buffer between the engine's thread and a reader.
+//! The event stream of a request: a bounded buffer between the engine's thread and a reader.
 //!
-//! The engine never waits for a reader: a sequence whose buffer is full is left out of steps until
-//! the reader has taken something.
+//! The engine never waits for a reader: a sequence with a full buffer is left out of steps until the reader
+//! takes an event.
 
 use std::borrow::BorrowMut;
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use super::failure::caught;
 use super::stats::Usage;
 use super::wake::WakeFlag;
 
-/// The events of one request, in order: a loop over it, [`Generation::recv`], and behind the feature `async` a
-/// `Stream`. Dropping it cancels the request.
+/// The events of one request, in order: by iteration, by [`Generation::recv`], and with the feature `async`
+/// as a `Stream`. Dropping it cancels the request.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use ottava::engine::{Generation, GenerationError, Received};
 ///
-/// /// Prints what comes, and gives up where nothing comes for a second.
+/// /// Prints the answer; cancels it if no event arrives for a second.
 /// fn print(mut generation: Generation) -> Result<(), GenerationError> {
 ///     loop {
 ///         match generation.recv_timeout(Duration::from_secs(1)) {
@@ -38,25 +38,25 @@ pub struct Generation {
     id: Option<u64>,
 }
 
-/// What [`Generation::recv_timeout`] found.
+/// The result of [`Generation::recv_timeout`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Received {
     /// The next event, or the error that ends the answer.
     Event(Result<Event, GenerationError>),
-    /// Nothing has come yet.
+    /// No event arrived in time.
     Nothing,
     /// The last event has been read.
     Ended,
 }
 
-/// Cancels a request from anywhere, while another thread waits for its events or after they have gone.
+/// Cancels a request from any thread, also while another thread waits for its events.
 #[derive(Clone, Debug)]
 pub struct Canceller {
     channel: Weak<Channel>,
 }
 
-/// A loop over the events of a generation, its own or borrowed.
+/// Iterator over the events of a generation, owned or borrowed.
 #[derive(Debug)]
 pub struct Events<G>(G);
 
@@ -85,11 +85,11 @@ impl Channel {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under this lock can leave the state half changed.
+        // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many further tokens find room; the last event always does.
+    /// Number of further tokens that fit in the buffer; the last event always fits.
     pub(super) fn room(&self) -> usize {
         self.capacity.saturating_sub(self.lock().events.len())
     }
@@ -98,13 +98,13 @@ impl Channel {
         self.lock().cancelled
     }
 
-    /// Sets how many tokens the prompt has, and how many of them the cache had.
+    /// Sets the number of prompt tokens, and of those found in the cache.
     pub(super) fn set_prompt(&self, prompt_tokens: usize, cached_tokens: usize) {
         let mut state = self.lock();
         (state.usage.prompt_tokens, state.usage.cached_tokens) = (prompt_tokens, cached_tokens);
     }
 
-    /// Tokens so far.
+    /// Token counts so far.
     pub(super) fn usage(&self) -> Usage {
         self.lock().usage
     }
@@ -127,7 +127,7 @@ impl Channel {
         let waker = state.waker.take();
         drop(state);
         self.arrived.notify_one();
-        // Without the lock: an executor may poll at once, on this very thread.
+        // Woken without the lock: an executor may poll at once, on this very thread.
         #[cfg(feature = "async")]
         if let Some(waker) = waker {
             wake(waker);
@@ -139,7 +139,7 @@ impl Channel {
         self.engine.set();
     }
 
-    /// Takes an event; makes the engine look again if the buffer was full.
+    /// Takes an event, and wakes the engine if the buffer was full.
     fn take(&self, state: &mut State) -> Received {
         let was_full = state.events.len() >= self.capacity;
         let event = state.events.pop_front();
@@ -153,7 +153,7 @@ impl Channel {
         }
     }
 
-    /// Waits for an event, until a moment at most if there is one.
+    /// Waits for an event, at most until `until` if given.
     fn wait(&self, until: Option<Instant>) -> Received {
         let mut state = self.lock();
         loop {
@@ -171,10 +171,10 @@ impl Channel {
     }
 }
 
-/// A waker is the caller's code: its panic must not reach the engine's thread.
+/// Wakes an async reader. A waker is user code: its panic must not reach the engine's thread.
 #[cfg(feature = "async")]
 fn wake(waker: std::task::Waker) {
-    // The other readers are not affected.
+    // A panic is ignored: the other readers are not affected.
     let _ = caught(|| waker.wake());
 }
 
@@ -183,7 +183,7 @@ impl Generation {
         Generation { channel, id }
     }
 
-    /// The request's number, where its caller gave it one.
+    /// The request's id, if its caller set one.
     pub fn id(&self) -> Option<u64> {
         self.id
     }
@@ -201,32 +201,32 @@ impl Generation {
         }
     }
 
-    /// Waits for the next event, but no longer than `time`; zero does not wait. The request goes on where nothing has
-    /// come.
+    /// Waits for the next event, at most for `time`; zero does not wait. The request continues if no event
+    /// arrived.
     pub fn recv_timeout(&mut self, time: Duration) -> Received {
-        // A time beyond what the clock can say is no limit.
+        // A time beyond the clock's range is no limit.
         self.channel.wait(Instant::now().checked_add(time))
     }
 
-    /// Ends the request within one step; [`Event::Done`] still comes, with the text so far.
+    /// Ends the request within one step; [`Event::Done`] with the text so far still follows.
     pub fn cancel(&self) {
         self.channel.cancel();
     }
 
-    /// What cancels the request from elsewhere. It keeps nothing alive.
+    /// A handle that cancels the request from elsewhere. It does not keep the request alive.
     pub fn canceller(&self) -> Canceller {
         Canceller { channel: Arc::downgrade(&self.channel) }
     }
 
-    /// Tokens so far, read or not: what an answer that failed or is dropped has cost.
+    /// Token counts so far, read or not; also valid for an answer that failed.
     pub fn usage(&self) -> Usage {
         self.channel.usage()
     }
 
-    /// Waits for the end and gives the whole text of what has not been read yet.
+    /// Waits for the end, and returns the answer with the text of all events not read yet.
     ///
     /// # Errors
-    /// The error that ended the answer; [`GenerationError::Stopped`] where its end has been read already.
+    /// The error that ended the answer; [`GenerationError::Stopped`] if its end was read already.
     pub fn text(self) -> Result<Answer, GenerationError> {
         let mut text = String::new();
         for event in self {
@@ -241,7 +241,7 @@ impl Generation {
 }
 
 impl Canceller {
-    /// Ends the request within one step; nothing happens where it has ended.
+    /// Ends the request within one step; does nothing if it has ended.
     pub fn cancel(&self) {
         if let Some(channel) = self.channel.upgrade() {
             channel.cancel();
@@ -249,7 +249,7 @@ impl Canceller {
     }
 }
 
-/// The tokens so far; the events may have users' texts.
+/// Prints counts only: events may contain users' texts.
 impl std::fmt::Debug for Generation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Generation")
@@ -300,7 +300,7 @@ impl futures_core::Stream for Generation {
         self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        // Wakers are the caller's code: they are cloned and dropped without the lock.
+        // Wakers are user code: they are cloned and dropped without the lock.
         let waker = context.waker().clone();
         let mut state = self.channel.lock();
         let received = self.channel.take(&mut state);

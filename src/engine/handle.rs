@@ -1,5 +1,5 @@
-//! [`Handle`]: the way in for any number of threads. Requests are checked, and files read and
-//! written, on the caller's thread; when the last handle goes, the engine's thread ends by itself.
+//! [`Handle`]: thread-safe access to the engine. Requests are checked, and files read and written, on the
+//! caller's thread. The engine's thread ends when the last handle is dropped.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -23,17 +23,17 @@ use crate::model::Decoder;
 use crate::token::TokenId;
 use crate::{file, room};
 
-/// Most logits that the scores of one call give: 512 MiB of them.
+/// Most logits that one call of a `score` method returns: 512 MiB of them.
 const SCORES_MAX: usize = 1 << 26;
 
-/// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
-/// the engine's thread ends after its step, and running generations with it; nobody waits for that.
+/// A handle to the engine: cheap to clone, usable from any thread. When the last clone is dropped, the
+/// engine's thread ends after its step, and running generations with it. The drop does not wait for that.
 #[derive(Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
 }
 
-/// In one line, without what is at work.
+/// Prints request counts on one line, without requests' contents.
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Stats { waiting, running, .. } = self.stats();
@@ -55,8 +55,9 @@ impl Handle {
     /// Starts the engine's thread over a loaded model.
     ///
     /// # Errors
-    /// [`EngineError::Config`] for a setting or a decoder's limit out of its range, [`EngineError::Kv`] if there is no
-    /// memory for the cache's accounting, [`EngineError::Thread`]. No thread stays behind.
+    /// [`EngineError::Config`] if a setting or a limit of the decoder is out of range, [`EngineError::Kv`] if
+    /// the host is out of memory for the cache's accounting, [`EngineError::Thread`]. No thread is left
+    /// running.
     pub fn spawn<D: Decoder + 'static>(decoder: D, mut config: EngineConfig) -> Result<Handle, EngineError> {
         config.check()?;
         let step = decoder.limits();
@@ -65,7 +66,7 @@ impl Handle {
             ("the decoder's outputs of a step", step.outputs_max),
             ("the decoder's pages", decoder.pages()),
         ];
-        // Rows and pages have numbers of 32 bits.
+        // Rows and pages have 32-bit indices.
         limits.into_iter().try_for_each(|(name, found)| check_count(name, found, u32::MAX as usize))?;
         config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
         let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
@@ -88,7 +89,7 @@ impl Handle {
     /// Queues a request.
     ///
     /// # Errors
-    /// [`SubmitError`]; nothing was queued then.
+    /// [`SubmitError`]; nothing is queued then.
     pub fn submit(&self, request: TokenRequest) -> Result<Generation, SubmitError> {
         let inner = &self.inner;
         request.check(inner.limits)?;
@@ -103,17 +104,17 @@ impl Handle {
         }
     }
 
-    /// What changes in the cache, if [`EngineConfig::cache_events`] keeps any of it.
+    /// The reader of cache changes; `None` if [`EngineConfig::cache_events`] is 0.
     pub fn cache_events(&self) -> Option<CacheEvents> {
         self.inner.cache_events.clone()
     }
 
-    /// A sequence that cannot fit even alone would wait for ever.
+    /// Refuses a sequence that cannot fit even alone: it would wait for ever.
     fn check_pages(&self, request: &TokenRequest) -> Result<(), SubmitError> {
         let inner = &self.inner;
         let tokens = request.prompt.len().saturating_add(request.max_tokens).min(inner.limits.context_max);
         let kept = request.window.map_or(tokens, |window| {
-            // Pages at three edges are kept in part, and a chunk is written before old pages go.
+            // Pages at three edges are partly used, and a chunk is written before old pages are released.
             let edges = 3 * PAGE_TOKENS + inner.prefill_chunk;
             (window.sinks as usize).saturating_add(window.window as usize).saturating_add(edges).min(tokens)
         });
@@ -128,16 +129,16 @@ impl Handle {
         Ok(())
     }
 
-    /// Scores given tokens: their negative log-likelihoods and the `top` best logits after each.
+    /// Scores given tokens: their negative log-likelihoods, and the `top` best logits after each.
     ///
     /// # Errors
-    /// [`EngineError::Submit`] if the tokens are too many or unknown, [`EngineError::Step`],
-    /// [`EngineError::JobsFull`] if too many callers wait already, [`EngineError::Stopped`].
+    /// [`EngineError::Submit`] if the tokens are too many or outside the vocabulary, [`EngineError::Step`],
+    /// [`EngineError::JobsFull`] if too many jobs are waiting, [`EngineError::Stopped`].
     pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores, EngineError> {
         self.score_from(ids, 0, top)
     }
 
-    /// The same for the rows from `first` on: the likelihoods of `ids[first + 1..]`.
+    /// As [`Handle::score`], for the rows from `first` on: the likelihoods of `ids[first + 1..]`.
     ///
     /// # Errors
     /// As [`Handle::score`].
@@ -145,7 +146,7 @@ impl Handle {
         self.score_with(ids, ScoreOptions { first, top, ..ScoreOptions::default() })
     }
 
-    /// As [`Handle::score_from`], with all that may be said of it.
+    /// As [`Handle::score_from`], with all options.
     ///
     /// # Errors
     /// As [`Handle::score`], and [`EngineError::Cancelled`].
@@ -165,14 +166,14 @@ impl Handle {
         })
     }
 
-    /// Computes the keys and values of a prompt and saves them to a file, whole or not at all. The
-    /// engine's thread copies them to memory; this thread writes the file.
+    /// Computes the keys and values of a prompt and saves them to a file atomically. The engine's thread
+    /// copies them to memory; the calling thread writes the file.
     ///
     /// # Errors
     /// As [`Handle::score`], and [`EngineError::Snapshot`] if the file cannot be written.
     pub fn save(&self, ids: &[TokenId], path: &Path) -> Result<(), EngineError> {
         self.check_ids(ids)?;
-        // Before anything is computed; and again when the file is written.
+        // Checked before anything is computed, and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
         let exported = self.ask(|reply| {
             Job::Compute(Sequence::job(ids.to_vec(), None, Goal::Save { exported: None, reply }))
@@ -180,12 +181,12 @@ impl Handle {
         Ok(exported.write(path)?)
     }
 
-    /// Brings back a saved prompt, so that requests which begin with it find it in the cache.
-    /// Returns the number of its tokens. This thread reads the file; the engine's thread copies it from memory.
+    /// Restores a saved prompt, so that requests which begin with it find it in the cache. Returns the number
+    /// of its tokens. The calling thread reads the file; the engine's thread copies the pages from memory.
     ///
     /// # Errors
-    /// [`EngineError::Snapshot`] if the file is damaged or another model's, [`EngineError::Restore`]
-    /// if it does not belong in this cache; the cache is as before.
+    /// [`EngineError::Snapshot`] if the file is damaged or belongs to another model, [`EngineError::Restore`]
+    /// if it does not fit this cache. The cache is unchanged then.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
         let place = &self.inner.place;
         let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
@@ -195,8 +196,8 @@ impl Handle {
         self.ask(|reply| Job::Restore { snapshot, reply })
     }
 
-    /// Recounts the KV accounting: that no page is lost, shared wrongly or written twice. For tests and
-    /// health checks; it takes time in proportion to the pages.
+    /// Recounts the KV accounting: no page is lost, shared wrongly or written twice. For tests and health
+    /// checks; it takes time in proportion to the pages.
     ///
     /// # Errors
     /// [`EngineError::Integrity`] if the accounting contradicts itself, [`EngineError::JobsFull`],
@@ -205,8 +206,8 @@ impl Handle {
         self.ask(|reply| Job::Check { reply })
     }
 
-    /// Starts a profile, from zero. While it is on, a step's operations run one by one, each waited for: a
-    /// GPU is slower then.
+    /// Starts a profile from zero. While it is on, a step's operations run one by one and each is waited for,
+    /// which slows a GPU down.
     ///
     /// # Errors
     /// [`EngineError::JobsFull`], [`EngineError::Stopped`].
@@ -222,20 +223,20 @@ impl Handle {
         self.ask(|reply| Job::TakeProfile { reply })
     }
 
-    /// Most sequences at work at once: what was asked for, within the decoder's limits.
+    /// Most sequences at work at once: [`EngineConfig::sequences_max`] within the decoder's limits.
     pub fn sequences_max(&self) -> usize {
         self.inner.config.sequences_max
     }
 
-    /// Whether the engine works. A look under a lock that is held for moments, without a call of a driver.
+    /// The engine's state. Takes a short lock and calls no driver.
     pub fn state(&self) -> EngineState {
         self.inner.inbox.engine_state()
     }
 
-    /// Ends the engine in order: it admits nothing more, goes on until all it has has ended or `until` has come,
-    /// then cancels the rest, and gives its memory back before this returns. A step that runs is waited for. The
-    /// calling thread waits; an async task leaves that to a thread that may. On the engine's own thread, in a mask or
-    /// a waker, it cannot wait: it cuts off at once and returns.
+    /// Drains the engine: it admits nothing more, and works until all requests have ended or `until` has
+    /// passed. It then cancels the rest, and frees its memory before this returns. A running step is waited
+    /// for. The call blocks, so an async task moves it to a thread that may block. On the engine's own
+    /// threads, in a mask or a waker, it cannot wait: it cancels at once and returns.
     pub fn drain(&self, until: Instant) -> Drained {
         self.inner.inbox.drain(until)
     }
@@ -269,19 +270,19 @@ impl Handle {
     }
 }
 
-/// What a job's caller gets from an engine that has ended.
+/// The error of a job if the engine has ended.
 fn ended(death: Option<Death>) -> EngineError {
     death.map_or(EngineError::Stopped, EngineError::Dead)
 }
 
-/// Waits for nobody: it may be dropped by an async task. [`Handle::drain`] waits.
+/// Does not wait, because an async task may drop it. [`Handle::drain`] waits.
 impl Drop for Inner {
     fn drop(&mut self) {
         self.inbox.order(Order::Stop);
     }
 }
 
-/// The last thing that the engine's thread drops.
+/// Dropped last on the engine's thread: marks the thread as ended.
 struct Leaving(Arc<Inbox>);
 
 impl Drop for Leaving {

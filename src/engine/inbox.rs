@@ -1,5 +1,5 @@
-//! Where the engine's thread finds new work. What waits here is bounded: a request or a job without room is refused
-//! at once, so no caller waits to get in.
+//! The request queue of the engine's thread. It is bounded: a request or a job without room is refused at
+//! once, so no caller waits for admission.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::stats::{Counters, add};
 use super::{Death, Drained, EngineConfig, EngineState, Profile, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
 
-/// Work that is answered once.
+/// Work with a single reply.
 #[derive(Debug)]
 pub(super) enum Job {
     /// Scores, or a prompt to save.
@@ -20,7 +20,7 @@ pub(super) enum Job {
         snapshot: Snapshot,
         reply: Reply<usize>,
     },
-    /// Proves the KV accounting.
+    /// Checks the KV accounting.
     Check {
         reply: Reply<()>,
     },
@@ -32,33 +32,33 @@ pub(super) enum Job {
     },
 }
 
-/// Why something did not get in.
+/// Why a request or a job was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// There is no room.
+    /// The queue is full.
     Full {
-        /// What takes it.
+        /// Requests or jobs that take the room.
         waiting: usize,
     },
-    /// The engine admits nothing more: it drains, has stopped, or has died of this.
+    /// The engine admits nothing more: it drains, has stopped, or has failed with this error.
     Closed(Option<Death>),
 }
 
-/// What the engine is to do. It never goes back.
+/// The engine's orders. They only move forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
     /// Admit and work.
     #[default]
     Work,
-    /// Admit no more, and end with the last that it has.
+    /// Admit no more, and stop after the last request.
     Drain,
-    /// End all that it has, and then itself.
+    /// Cancel all requests, then stop.
     CutOff,
-    /// End itself.
+    /// Stop at once.
     Stop,
 }
 
-/// What has arrived since the last look.
+/// Arrivals since the last [`Inbox::take`].
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     pub(super) requests: VecDeque<Sequence>,
@@ -70,17 +70,17 @@ struct State {
     requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
     order: Order,
-    /// The thread is ending.
+    /// Whether the thread is ending.
     closed: bool,
-    /// It has ended, and its model is gone.
+    /// Whether the thread has ended and its model is dropped.
     gone: bool,
     death: Option<Death>,
     cut_off: usize,
-    /// The engine's threads.
+    /// The engine's own thread and those of the mask pool.
     threads: Vec<ThreadId>,
 }
 
-/// The engine's inbox.
+/// The request queue, shared by the handles and the engine's thread.
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
@@ -97,27 +97,27 @@ impl Inbox {
         Inbox { state, ended, wake, requests_max, jobs_max }
     }
 
-    /// The calling thread is one of the engine's.
+    /// Registers the calling thread as one of the engine's.
     pub(super) fn enter(&self) {
         self.lock().threads.push(thread::current().id());
     }
 
-    /// Whether the calling thread is one of the engine's: it must not wait for the engine.
+    /// Whether the calling thread is one of the engine's, which must not wait for the engine.
     pub(super) fn is_own_thread(&self) -> bool {
         self.lock().threads.contains(&thread::current().id())
     }
 
-    /// What wakes the engine.
+    /// The flag that wakes the engine.
     pub(super) fn wake(&self) -> &Arc<WakeFlag> {
         &self.wake
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under this lock can leave the state half changed.
+        // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes the engine.
+    /// Changes the state and wakes the engine. Refused once the engine admits nothing more.
     fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Refused>) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closed || state.death.is_some() || state.order != Order::Work {
@@ -129,12 +129,12 @@ impl Inbox {
         Ok(())
     }
 
-    /// Lets a request in and counts it, unless as many as there may be have not ended yet.
+    /// Queues and counts a request, unless `requests_max` requests are admitted and not ended.
     pub(super) fn put_request(&self, request: Sequence, counters: &Counters) -> Result<(), Refused> {
-        // One that is refused is dropped behind the lock: its mask is the caller's code.
+        // A refused request is dropped after the lock is released: its mask is user code.
         let mut request = Some(request);
         self.change(|state| {
-            // Requests are admitted under this lock only, so none can slip in after the count.
+            // Requests are admitted under this lock only, so none can be added after the count.
             let waiting = usize::try_from(counters.live()).unwrap_or(usize::MAX);
             if waiting >= self.requests_max {
                 return Err(Refused::Full { waiting });
@@ -157,14 +157,14 @@ impl Inbox {
         })
     }
 
-    /// Lets nothing in any more; returns what is left undone. Each caller gets its error when that is dropped.
+    /// Closes the queue and returns the remaining work. Each caller gets its error when the work is dropped.
     pub(super) fn close(&self) -> (VecDeque<Sequence>, VecDeque<Job>) {
         let mut state = self.lock();
         state.closed = true;
         (std::mem::take(&mut state.requests), std::mem::take(&mut state.jobs))
     }
 
-    /// Gives an order. It takes no room; an engine that has gone has no use for it.
+    /// Gives an order. It needs no room, and has no effect on an engine that has ended.
     pub(super) fn order(&self, order: Order) {
         let mut state = self.lock();
         state.order = state.order.max(order);
@@ -172,7 +172,8 @@ impl Inbox {
         self.wake.set();
     }
 
-    /// Drains the engine: what has not ended at `until` is cut off. Returns when the engine's thread has gone.
+    /// Drains the engine: requests that have not ended at `until` are cancelled. Returns after the engine's
+    /// thread has ended.
     pub(super) fn drain(&self, until: Instant) -> Drained {
         if self.is_own_thread() {
             self.order(Order::CutOff);
@@ -191,18 +192,18 @@ impl Inbox {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The thread has gone, and the model with it.
+    /// Marks the thread as ended and its model as dropped.
     pub(super) fn leave(&self) {
         self.lock().gone = true;
         self.ended.notify_all();
     }
 
-    /// The engine dies: it admits nothing from here on. Returns what it died of first.
+    /// Marks the engine as failed: it admits nothing more. Returns the first cause.
     pub(super) fn die(&self, death: Death) -> Death {
         self.lock().death.get_or_insert(death).clone()
     }
 
-    /// What the engine has died of.
+    /// The cause of the engine's failure, if it has failed.
     pub(super) fn death(&self) -> Option<Death> {
         self.lock().death.clone()
     }
@@ -218,25 +219,26 @@ impl Inbox {
         }
     }
 
-    /// Drops the jobs that wait, which tells their callers, and counts what is cut off besides.
+    /// Drops the waiting jobs, which notifies their callers, and adds them and `sequences` to the count of
+    /// cancelled work.
     pub(super) fn cut_off(&self, sequences: usize) {
         let mut state = self.lock();
         let jobs = std::mem::take(&mut state.jobs);
         state.cut_off += sequences + jobs.len();
-        // Snapshots may be large: they go behind the lock.
+        // Snapshots may be large: they are freed after the lock is released.
         drop(state);
         drop(jobs);
     }
 
-    /// What has arrived, without waiting.
+    /// Takes all arrivals, without waiting.
     pub(super) fn take(&self) -> Arrivals {
-        // In this order: what arrives after the look sets the flag again.
+        // The flag is cleared first: a later arrival sets it again.
         self.wake.clear();
         let mut state = self.lock();
         Arrivals { requests: std::mem::take(&mut state.requests), order: state.order }
     }
 
-    /// Whether nothing has arrived and nothing has woken the engine.
+    /// Whether nothing has arrived and no wake-up is pending.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
         !self.wake.is_set()
@@ -245,7 +247,7 @@ impl Inbox {
             && state.jobs.is_empty()
     }
 
-    /// The job that has waited longest. The others keep waiting here, where they are counted.
+    /// The oldest waiting job. The others stay here, where they are counted.
     pub(super) fn take_job(&self) -> Option<Job> {
         self.lock().jobs.pop_front()
     }

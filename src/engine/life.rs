@@ -1,25 +1,25 @@
-//! Whether the engine works, and why not.
+//! Engine life cycle: its state, the cause of its failure, and the result of a drain.
 
 use std::sync::Arc;
 
 use crate::kind::ErrorKind;
 use crate::model::ModelError;
 
-/// What the engine does with requests now.
+/// The state of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineState {
-    /// It admits and works.
+    /// Admits and serves requests.
     Running,
-    /// It admits no more, and works on what it has.
+    /// Admits no more requests, and serves those that it has.
     Draining,
-    /// It was drained.
+    /// Ended by a drain.
     Stopped,
-    /// It ended by itself. A lost device needs a new process.
+    /// Ended by a failure. A lost device needs a new process.
     Dead(Death),
 }
 
-/// Why an engine ended by itself, and all its requests with it.
+/// Why an engine failed, and all its requests with it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Death {
@@ -32,7 +32,7 @@ pub enum Death {
 }
 
 impl Death {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Death::DeviceLost(_) => ErrorKind::DeviceLost,
@@ -41,7 +41,7 @@ impl Death {
     }
 }
 
-/// Deaths are equal that say the same.
+/// Compared by message: `ModelError` has no equality.
 impl PartialEq for Death {
     fn eq(&self, other: &Death) -> bool {
         self.to_string() == other.to_string()
@@ -50,10 +50,10 @@ impl PartialEq for Death {
 
 impl Eq for Death {}
 
-/// What became of the work that an engine had when it was drained.
+/// The result of draining an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Requests and jobs that had not ended in time and were cut off.
+    /// Requests and jobs that had not ended in time and were cancelled.
     pub cut_off: usize,
 }

@@ -1,7 +1,8 @@
-//! A request's mask at work. It is the caller's code: what it does wrong is its own request's failure, and it runs, and
-//! is dropped, on the threads of the [pool](super::pool). With each choice it goes there, says first what must follow
-//! and whether that is all, and looks at what may come next while the model's step runs. The engine's thread drops a
-//! mask only where no other is left to: the pool has ended, or too much waits for its threads.
+//! Runs a request's token mask on the [mask pool](super::pool). Masks are user code: a panic or a timeout
+//! fails only that request, and masks are dropped on the pool's threads, too. After each choice the mask goes
+//! to the pool. It first returns the forced tokens and whether the answer is complete; then it computes the
+//! next allowed tokens while the model's step runs. The engine's thread drops a mask only if the pool has
+//! ended or its backlog is full.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,29 +15,29 @@ use crate::token::TokenId;
 
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 const NO_THREAD: SampleError = SampleError::MaskFailed("no thread can run it");
-/// Longest that a step waits for masks. What takes longer is waited for beside the steps of others.
+/// Longest time that a step waits for masks. Slower ones continue during the steps of other sequences.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Longest that one mask may take, its wait included: those before it in the queue may take as long as it.
+/// Longest time for one mask, including its wait in the queue: each mask before it may take `TIME_MAX`, too.
 const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
 
-/// Until when a step waits for masks. With states it is as long as they may take: of a row that is computed again a state
-/// would have seen the token twice.
+/// Deadline of a step for its masks. With recurrent states it is as late as masks may take: a late mask has
+/// its last row recomputed, and the state would see that token twice.
 pub(super) fn masks_due(has_states: bool) -> Instant {
     Instant::now() + if has_states { WAIT_MAX } else { PATIENCE }
 }
 
-/// What comes behind an answer.
+/// The continuation of an answer.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing.
+    /// None: the answer is complete.
     End,
     /// These tokens, at least one.
     Forced(Vec<TokenId>),
-    /// One of these.
+    /// One of these tokens.
     Allowed(TokenSet),
 }
 
-/// What must follow on a choice.
+/// The tokens forced after a choice.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     pub(super) forced: Vec<TokenId>,
@@ -44,30 +45,30 @@ pub(super) struct Followed {
     pub(super) finished: bool,
 }
 
-/// A mask, here or at the pool.
+/// A mask, held here or at work in the pool.
 #[derive(Debug)]
 pub(super) enum Masking {
-    /// It has not looked at the beginning of the answer yet.
+    /// The mask has not processed the beginning of the answer yet.
     New(Box<MaskState>),
     Here(Box<MaskState>),
     Away(Away),
     Failed(SampleError),
 }
 
-/// What goes to the pool and comes back.
+/// A mask with its state, which moves to the pool and back.
 pub(super) struct MaskState {
     mask: Guarded,
-    /// Where the mask is dropped; none before the engine has it.
+    /// Pool queue that drops the mask; `None` before the engine adopts it.
     queue: Option<Arc<Queue>>,
-    /// All that it has seen.
+    /// All tokens that the mask has seen.
     answer: Vec<TokenId>,
     next: Next,
 }
 
-/// A mask whose panic ends here when it is dropped: nobody is left who waits for it.
+/// A mask that swallows a panic of its own drop: no request waits for it any more.
 struct Guarded(Option<Box<dyn TokenMask>>);
 
-/// The engine's end of a mask's work.
+/// The engine's end of a mask's work in the pool.
 #[derive(Debug)]
 pub(super) struct Away {
     followed: Receiver<Result<Followed, SampleError>>,
@@ -76,14 +77,14 @@ pub(super) struct Away {
     sent: Instant,
 }
 
-/// The pool's end of it.
+/// The pool's end of a mask's work.
 struct Reply {
     followed: SyncSender<Result<Followed, SampleError>>,
     state: SyncSender<Result<Box<MaskState>, SampleError>>,
     stage: Arc<Mutex<Stage>>,
 }
 
-/// Whether a thread has it, and since when it has or has not.
+/// Whether a pool thread runs the mask, and since when it does or does not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stage {
     at_work: bool,
@@ -96,21 +97,21 @@ impl Masking {
         Masking::New(Box::new(MaskState { mask, queue: None, answer: Vec::new(), next: Next::End }))
     }
 
-    /// The engine has it from now on: the pool drops it, whatever becomes of its request.
+    /// Adopts the mask: from now on the pool drops it, however its request ends.
     pub(super) fn adopt(&mut self, pool: &MaskPool) {
         if let Masking::New(state) = self {
             state.queue = Some(Arc::clone(pool.queue()));
         }
     }
 
-    /// Looks at the beginning of the answer, unless it has been.
+    /// Starts the mask at the beginning of the answer, unless it has been started.
     pub(super) fn start(&mut self, pool: &MaskPool, vocab: usize) {
         if matches!(self, Masking::New(_)) {
             self.follow(&[], 0, pool, vocab);
         }
     }
 
-    /// Goes on behind tokens that were chosen; `most` forced ones fit.
+    /// Continues after chosen tokens; at most `most` forced ones fit.
     pub(super) fn follow(&mut self, tokens: &[TokenId], most: usize, pool: &MaskPool, vocab: usize) {
         let (reply, away) = Reply::channel();
         let before = std::mem::replace(self, Masking::Away(away));
@@ -122,10 +123,11 @@ impl Masking {
         }
     }
 
-    /// What must follow on the tokens that were given last; nothing if none were. None if that is not known at `until`.
+    /// The tokens forced after the last given ones; empty if none were given. `None` if the mask is not done
+    /// at `until`.
     ///
     /// # Errors
-    /// What the mask did wrong, or that it takes too long, or that no thread can run it.
+    /// The mask's own error, a timeout, or that no thread can run it.
     pub(super) fn followed(
         &mut self,
         pool: &MaskPool,
@@ -138,7 +140,7 @@ impl Masking {
         }
     }
 
-    /// What comes next. None if that is not known at `until`.
+    /// The continuation of the answer. `None` if the mask is not done at `until`.
     ///
     /// # Errors
     /// As [`Masking::followed`].
@@ -165,7 +167,7 @@ impl Masking {
 }
 
 impl Away {
-    /// Waits for the pool, as long as it can serve, and until a moment at most.
+    /// Waits for the pool as long as it can serve, and at most until `until`.
     fn recv<T>(
         &self,
         reply: &Receiver<Result<T, SampleError>>,
@@ -180,7 +182,7 @@ impl Away {
                 false if pool.queue().serves() => end,
                 false => now,
             };
-            // Who waits in the queue looks again: threads before it may be lost meanwhile.
+            // Queued work is checked again every `TIME_MAX`: threads may get stuck meanwhile.
             match reply.recv_timeout(limit.min(now + TIME_MAX).min(until).saturating_duration_since(now)) {
                 Ok(reply) => return reply.map(Some),
                 Err(RecvTimeoutError::Disconnected) => return Err(NO_THREAD),
@@ -216,14 +218,15 @@ impl Reply {
 }
 
 impl MaskState {
-    /// Replies what must follow. What comes next is looked at later: no other answer waits for it. At the beginning of
-    /// an answer the engine reads the second reply only, so an error goes both ways.
+    /// Replies with the forced tokens, and leaves the allowed ones for later: no other answer waits for them.
+    /// At the beginning of an answer the engine reads the second reply only, so an error is sent on both
+    /// channels.
     fn work(mut self: Box<Self>, (most, vocab): (usize, usize), reply: Reply, queue: &Queue) {
         reply.enter(true);
         let followed = guard(|| self.follow(most, vocab));
         let finished = followed.as_ref().map(|followed| followed.finished).map_err(Clone::clone);
         if reply.followed.send(followed).is_err() {
-            // The request has gone.
+            // The request has ended.
             return;
         }
         match finished {
@@ -274,7 +277,7 @@ impl MaskState {
         Ok(Next::Allowed(allowed))
     }
 
-    /// The first of the tokens that must come.
+    /// The first `most` of the forced tokens, checked against the vocabulary.
     fn forced(&mut self, most: usize, vocab: usize) -> Result<Vec<TokenId>, SampleError> {
         let forced = self.mask.0.as_mut().map_or(&[][..], |mask| mask.forced(&self.answer));
         let forced = forced.get(..most).unwrap_or(forced);
@@ -285,7 +288,7 @@ impl MaskState {
     }
 }
 
-/// Makes an error of a panic; a mask that has panicked is not called again.
+/// Turns a panic into an error; a mask that has panicked is not called again.
 fn guard<T>(call: impl FnOnce() -> Result<T, SampleError>) -> Result<T, SampleError> {
     caught(call).unwrap_or(Err(SampleError::MaskPanicked))
 }
@@ -296,7 +299,7 @@ impl std::fmt::Debug for MaskState {
     }
 }
 
-/// Freeing a large grammar takes time, and a mask may do anything then.
+/// Drops the mask on the pool: freeing a large grammar takes time, and a user's `Drop` may do anything.
 impl Drop for MaskState {
     fn drop(&mut self) {
         let mask = Guarded(self.mask.0.take());

@@ -1,8 +1,9 @@
 //! The engine: many requests share one model, one step at a time.
 //!
-//! [`Handle::spawn`] starts a named thread that owns the model and the KV accounting; callers hold a [`Handle`]. A
-//! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two
-//! sides. On the thread, `worker` is the loop over the stages, each of which takes and returns values:
+//! [`Handle::spawn`] starts a named thread that owns the model and the KV accounting; callers hold a
+//! [`Handle`]. A `request` is the input, an `event` the output, `generation` the stream of events, and
+//! `inbox` connects the two sides. On the thread, `worker` is the loop over the stages, each of which takes
+//! and returns values:
 //!
 //! ```text
 //! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
@@ -10,12 +11,12 @@
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, which works
-//! on a `pool` of threads), scores, or a prompt to save; `store` copies its pages, `failure` is why one cannot go
-//! on, `error` what callers get for it, `life` whether the engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
-//! [`crate::api`].
+//! `scheduler` makes the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, on the
+//! threads of `pool`), scores, or a prompt to save. `store` copies its pages, `failure` is the reason that
+//! ends it, `error` the caller's view of that reason, and `life` the engine's state. `stats` counts,
+//! `profile` measures, `wake` wakes the thread. Text and templates of requests are handled by [`crate::api`].
 //!
-//! # What bounds what
+//! # Bounds
 //!
 //! Nothing here grows with the number of callers:
 //!
@@ -27,12 +28,11 @@
 //! - unread events of a request: [`EngineConfig::event_buffer`] and the last one; its sequence
 //!   pauses, the engine does not wait;
 //! - keys and values: the decoder's pages; a sequence that finds none waits or is preempted;
-//! - unread changes of the cache: [`EngineConfig::cache_events`], then [`CacheEvent::Cleared`] and the pages that are
-//!   there;
+//! - unread changes of the cache: [`EngineConfig::cache_events`], then [`CacheEvent::Cleared`] and the pages
+//!   that are present;
 //! - sequences and tokens of a step: [`EngineConfig::sequences_max`] and the decoder's limits.
 //!
-//! Cancelling and stopping are flags, not messages: they need no room, so they are never lost and
-//! never wait.
+//! Cancelling and stopping are flags, not messages: they need no room, so they are never lost and never wait.
 //!
 //! # Reading an answer
 //!
@@ -51,7 +51,7 @@
 //!             Event::Done(done) => break println!("{}, {} tokens", done.finish, done.usage.completion_tokens),
 //!             token => print!("{}", token.text()),
 //!         },
-//!         // Nobody waits longer; dropping the answer cancels it.
+//!         // Gives up after half a second; dropping the answer cancels it.
 //!         _ => break,
 //!     }
 //! }
@@ -106,31 +106,31 @@ use crate::ir::StepLimits;
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::token::TokenId;
 
-/// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
-/// counts can be computed.
+/// Upper limit of every count in [`EngineConfig`]: beyond any real machine, and small enough that sums and
+/// products of counts do not overflow.
 pub const COUNT_MAX: usize = 1 << 20;
 
-/// How the engine schedules. Each count is 1 to [`COUNT_MAX`].
+/// Scheduling and queue limits of the engine. Each count is 1 to [`COUNT_MAX`]; `cache_events` may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Most requests that are admitted and not ended; further ones are refused. Default: 256.
     pub queue_max: usize,
-    /// Most scores, saves and restores that wait for the one at work; further ones are refused. Default: 16.
+    /// Most waiting scores, saves and restores, not counting the one at work; further ones are refused.
+    /// Default: 16.
     pub jobs_max: usize,
     /// Most sequences at work at once. Default: 64.
     pub sequences_max: usize,
-    /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
-    /// for the step. None, the default: as many as a step takes, which for an
-    /// [`InferenceEngine`](crate::InferenceEngine) is what suits its
-    /// [backend](crate::backend::Backend::PREFILL_CHUNK).
+    /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits for
+    /// the step. Default: `None`, the capacity of a step. For an [`InferenceEngine`](crate::InferenceEngine)
+    /// that is the chunk that suits its [backend](crate::backend::Backend::PREFILL_CHUNK).
     pub prefill_chunk: Option<usize>,
-    /// Whether requests that begin alike share what was computed for the beginning. Default: they do.
+    /// Whether requests with a common prefix share its keys and values. Default: true.
     pub share_prefixes: bool,
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
     /// after each token. Default: 64.
     pub event_buffer: usize,
-    /// Most changes of the cache that wait for the reader of [`CacheEvents`], who is told all that is there when they
-    /// are more; with 0, the default, none are kept.
+    /// Capacity of the cache-event queue, in changes. On overflow the reader of [`CacheEvents`] gets
+    /// [`CacheEvent::Cleared`] followed by a full listing. Default: 0, which disables events.
     pub cache_events: usize,
 }
 
@@ -160,13 +160,13 @@ impl EngineConfig {
             ("sequences_max", self.sequences_max),
             ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
             ("event_buffer", self.event_buffer),
-            // None are asked for with 0.
+            // 0 disables cache events.
             ("cache_events", self.cache_events.max(1)),
         ];
         counts.into_iter().try_for_each(|(name, found)| check_count(name, found, COUNT_MAX))
     }
 
-    /// Most prompt tokens of a step within such limits.
+    /// Most prompt tokens of a step within `limits`.
     fn chunk_in(&self, limits: StepLimits) -> usize {
         self.prefill_chunk.unwrap_or(limits.tokens_max).min(limits.tokens_max)
     }
@@ -177,30 +177,31 @@ fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), Engi
     if fits { Ok(()) } else { Err(EngineError::Config { name, most, found }) }
 }
 
-/// What is to be told of given tokens; set field by field.
+/// Options of [`Handle::score_with`]; set field by field.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ScoreOptions {
-    /// The first row that is looked at: the likelihoods are those of the tokens after it. Default: 0.
+    /// First row to score: the likelihoods are those of the tokens after it. Default: 0.
     pub first: usize,
-    /// How many of the best logits are told of each row. Default: 0.
+    /// Number of best logits to return per row. Default: 0.
     pub top: usize,
-    /// Only prompts of the same salt share what the cache has: [`TokenRequest::cache_salt`].
+    /// Prefix-cache salt: pages are shared only between prompts with equal salts, see
+    /// [`TokenRequest::cache_salt`]. Default: `None`.
     pub cache_salt: Option<[u8; 32]>,
-    /// Who sets it wants no scores any more. The engine looks between steps, and the call ends with
-    /// [`EngineError::Cancelled`].
+    /// Cancels the scores when set to true. The engine checks it between steps, and the call fails with
+    /// [`EngineError::Cancelled`]. Default: `None`.
     pub cancelled: Option<Arc<AtomicBool>>,
 }
 
-/// How likely the model finds given tokens.
+/// The model's likelihoods of given tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Scores {
     /// Negative log-likelihood (natural log) of each token after the first, given those before.
     pub nll: Vec<f64>,
-    /// After each token, the best logits, best first; empty if none were asked for.
+    /// The best logits after each token, best first; empty if not requested.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Of each entry of `top`: the logarithm of the sum of all logits' exponentials. A logit less it is that token's
-    /// log-probability.
+    /// Logarithm of the sum of all logits' exponentials, per entry of `top`. A logit minus this value is that
+    /// token's log-probability.
     pub log_sums: Vec<f64>,
 }

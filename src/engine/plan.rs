@@ -1,10 +1,10 @@
-//! The plan of a step: which sequences compute how many tokens, and the pages for them. Where pages are short,
-//! sequences that can wait give theirs up and are computed again later.
+//! The plan of a step: the scheduled sequences, their number of tokens, and the pages for them. When pages
+//! are short, sequences that can wait are preempted and recomputed later.
 //!
-//! Running ahead is a second plan, whose rows are fed with what the step in flight samples. That step is launched
-//! before the host has seen those tokens, so that a device has work while the host settles them, makes text and
-//! schedules. Only decodes run ahead, and only while they are all there is to do: whatever arrives, ends a wait or
-//! needs the host's eye is taken up one step later, by the ordinary plan.
+//! Running ahead is a second plan, with rows fed by the tokens that the step in flight samples. It is
+//! launched before the host has seen those tokens, so that a device has work while the host settles them,
+//! detokenizes and schedules. Only decodes run ahead, and only while there is nothing else to do. Arrivals,
+//! resumed sequences and tokens that need the host wait one step, for the ordinary plan.
 
 use super::batch::Part;
 use super::failure::Failure;
@@ -13,19 +13,19 @@ use super::sequence::Sequence;
 use super::table::{SequenceTable, SlotId};
 use crate::kv::{CopyPage, KvCacheManager, KvError, SeqId};
 
-/// What the next step computes, and what became of others on the way.
+/// The work of the next step, and the sequences that were preempted or failed while it was planned.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) scheduled: Vec<Scheduled>,
-    /// To be done in this order, and before the step: until then no page is written.
+    /// Page copies, to be done in this order before the step: until then no page is written.
     pub(super) copies: Vec<(SlotId, CopyPage)>,
-    /// Those that gave up their pages.
+    /// Sequences that gave up their pages.
     pub(super) preempted: Vec<SlotId>,
-    /// Those that the page table refused for a reason that waiting does not cure.
+    /// Sequences that the page table refused for a reason that waiting does not cure.
     pub(super) failed: Vec<(SlotId, Failure)>,
     /// Prompt tokens found in the cache.
     pub(super) cached_tokens: usize,
-    /// Parts that have all that they need.
+    /// Number of parts with pages and state secured.
     secured: usize,
 }
 
@@ -71,7 +71,8 @@ impl Planner {
         Pages { table, kv, plan }.secure_all(self.room.limits.outputs_max);
     }
 
-    /// Plans the rows behind those of a step in flight; none where the host must look at its tokens first.
+    /// Plans the rows after those of a step in flight. The plan is empty if the host must look at its tokens
+    /// first.
     pub(super) fn plan_ahead(
         &self,
         under_way: &[Part],
@@ -87,7 +88,7 @@ impl Planner {
         for part in under_way {
             let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.goes_on()) else { continue };
             let tokens = sequence.tokens.len() + 1 - sequence.computed;
-            // Its last page has been its own since the step under way was planned, so nothing is copied.
+            // Its last page became its own when the step in flight was planned, so nothing is copied.
             let has_pages = sequence.pages.is_some_and(|id| matches!(kv.reserve(id, tokens), Ok([])));
             if !has_pages {
                 return plan.clear();
@@ -96,14 +97,14 @@ impl Planner {
         }
     }
 
-    /// Whether nothing but the step in flight and what follows from it is to be done. A penalised row depends on
-    /// the token before it, so it waits.
+    /// Whether there is nothing to do but the decodes after the step in flight. A row with penalties depends
+    /// on the token before it, so it waits.
     fn all_decode(&self, under_way: &[Part], table: &SequenceTable) -> bool {
         let penalised = |part: &Part| {
             let answer = table.get(part.slot).and_then(Sequence::answer);
             answer.is_none_or(|answer| answer.request.sampling.penalises())
         };
-        // As the scheduler counts: a reader that does not read has no seat.
+        // As in the scheduler: a paused sequence takes no seat.
         let awake = || table.iter().filter(|(_, sequence)| !sequence.is_paused());
         let seated = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
         let full = seated >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
@@ -123,7 +124,8 @@ pub(super) struct Pages<'p> {
 }
 
 impl Pages<'_> {
-    /// Gets each part its pages, in the order of the plan. A sequence without pages waits for another step.
+    /// Secures the pages of each part, in the order of the plan. A sequence without pages waits for another
+    /// step.
     fn secure_all(&mut self, outputs_max: usize) {
         let mut outputs_left = outputs_max;
         for part in 0..self.plan.scheduled.len() {
@@ -146,12 +148,12 @@ impl Pages<'_> {
         scheduled.retain(|part| part.tokens > 0 && !preempted.contains(&part.slot));
     }
 
-    /// Makes room for up to `tokens` tokens of a sequence; how many it got room for.
+    /// Secures room for up to `tokens` tokens of a sequence. Returns the number secured.
     fn secure(&mut self, slot: SlotId, tokens: usize) -> Result<usize, KvError> {
         let Some(sequence) = self.table.get_mut(slot) else { return Ok(0) };
         let id = match sequence.pages {
             Some(id) => id,
-            // A new one starts from the longest prefix in the cache.
+            // A new sequence starts from the longest prefix in the cache.
             None => {
                 let (findable, spec) = sequence.spec();
                 let allocation = self.kv.allocate(findable, spec)?;
@@ -173,12 +175,12 @@ impl Pages<'_> {
         }
     }
 
-    /// Makes room for `tokens` more tokens of `id`, and takes pages from other sequences for that. `slot` is
-    /// the sequence that `id` belongs to, if it is in the table. A slot of state is free again after the
-    /// step, so others give theirs up only where nothing would run without.
+    /// Reserves room for `tokens` more tokens of `id`, and preempts other sequences if pages are short.
+    /// `slot` is the sequence that `id` belongs to, if it is in the table. A slot of state is free again
+    /// after the step, so sequences are preempted for one only if nothing could run otherwise.
     ///
     /// # Errors
-    /// Those of [`KvCacheManager::reserve`], when no other sequence has pages to give up.
+    /// Those of [`KvCacheManager::reserve`], if no other sequence has pages to give up.
     pub(super) fn reserve(&mut self, id: SeqId, tokens: usize, slot: Option<SlotId>) -> Result<(), KvError> {
         loop {
             let error = match self.kv.reserve(id, tokens) {
@@ -201,7 +203,7 @@ impl Pages<'_> {
         }
     }
 
-    /// Takes a sequence's pages and its state; it is computed again when there is room.
+    /// Releases a sequence's pages and its state; it is recomputed when there is room.
     fn give_up(&mut self, slot: SlotId) {
         let Some(sequence) = self.table.get_mut(slot) else { return };
         sequence.computed = 0;
@@ -212,8 +214,8 @@ impl Pages<'_> {
     }
 }
 
-/// The sequence that gives up its pages for `slot`, or for one outside the table: the youngest whose reader sleeps,
-/// else the youngest of all, unless that is `slot` itself.
+/// The sequence to preempt for `slot`, or for one outside the table. It is the last paused one in the table's
+/// order, else the last of all, unless that is `slot` itself.
 fn victim(slot: Option<SlotId>, table: &SequenceTable) -> Option<SlotId> {
     let with_pages = || table.iter().rev().filter(|(_, sequence)| sequence.pages.is_some());
     let asleep = with_pages().find(|&(id, sequence)| Some(id) != slot && sequence.is_paused());

@@ -1,4 +1,5 @@
-//! The threads that masks run on, and are dropped on: a few, started with the first mask and ended with the engine.
+//! The mask pool: a few threads that run and drop masks, started with the first mask and ended with the
+//! engine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,42 +8,42 @@ use std::time::{Duration, Instant};
 
 use crate::room;
 
-/// Longest time that a mask may take for one choice, from when a thread has it.
+/// Longest time that a mask may take for one choice, from its start on a thread.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// Most threads.
 const THREADS_MAX: usize = 4;
-/// Most threads that are started in the stead of such as do not come back from a mask.
+/// Most threads that are started in place of threads stuck in a mask.
 pub(super) const LOST_MAX: u32 = if cfg!(test) { 2 } else { 8 };
-/// Most that waits where a mask to drop may join: where threads do not come back, masks must not pile up.
+/// Backlog at which masks are no longer queued for dropping: they must not pile up while threads are stuck.
 const DISCARDED_MAX: usize = 1024;
-/// Bytes of a thread's stack: grammars call themselves.
+/// Bytes of a thread's stack: grammars are recursive.
 const STACK_BYTES: usize = 16 << 20;
 
-/// A piece of work. It does not panic.
+/// A work item. It does not panic.
 pub(super) type Work = Box<dyn FnOnce(&Queue) + Send>;
 
-/// The engine's end of the queue: with it the threads end.
+/// The engine's end of the queue. Dropping it ends the threads.
 #[derive(Debug)]
 pub(super) struct MaskPool(Arc<Queue>);
 
-/// What the threads share. What waits is at most one piece of work for each sequence, and masks to drop.
+/// The queue shared by the threads. It holds at most one work item per sequence, and masks to drop.
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// What a thread does first: it is the engine's, and nothing may wait there for the engine.
+    /// Called first on each thread: registers it as the engine's, because it must not wait for the engine.
     enter: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What the engine waits for, and what it will want after its step.
+    /// Work that the engine waits for (`now`), and work that it needs after its step (`later`).
     now: VecDeque<Work>,
     later: VecDeque<Work>,
-    /// Most threads that do come back: the model needs the processors, too.
+    /// Most threads, not counting stuck ones: the model needs the processors, too.
     most: usize,
     threads: usize,
     idle: usize,
-    /// Since when threads are at work.
+    /// Start times of the threads' current work.
     busy: Vec<Instant>,
     closed: bool,
 }
@@ -53,7 +54,7 @@ impl MaskPool {
         MaskPool::with_threads(most, enter)
     }
 
-    /// A pool of so many threads beside such as are lost.
+    /// A pool of `most` threads, not counting stuck ones.
     pub(super) fn with_threads(most: usize, enter: impl Fn() + Send + Sync + 'static) -> MaskPool {
         let state = Mutex::new(State { most, ..State::default() });
         MaskPool(Arc::new(Queue { state, changed: Condvar::new(), enter: Box::new(enter) }))
@@ -65,12 +66,12 @@ impl MaskPool {
 }
 
 impl State {
-    /// How many threads there may be.
+    /// Most threads, including the replacements of stuck ones.
     fn threads_max(&self) -> usize {
         self.most + self.lost().min(LOST_MAX as usize)
     }
 
-    /// How many threads may not come back.
+    /// Number of threads that seem stuck.
     fn lost(&self) -> usize {
         self.busy.iter().filter(|since| since.elapsed() > TIME_MAX).count()
     }
@@ -82,11 +83,11 @@ impl State {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under this lock can leave the state half changed.
+        // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs work on a thread; gives it back where none can serve it.
+    /// Queues work for a thread; returns the work if no thread can serve it.
     pub(super) fn run(self: &Arc<Self>, work: Work) -> Result<(), Work> {
         let mut state = self.lock();
         state.now.push_back(work);
@@ -96,13 +97,13 @@ impl Queue {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Leaves work for when nothing is waited for.
+    /// Queues work that runs when no urgent work is queued.
     pub(super) fn later(&self, work: Work) {
         self.lock().later.push_back(work);
         self.changed.notify_one();
     }
 
-    /// Drops a mask on a thread; here if the threads have ended, or too much waits for them.
+    /// Drops a mask on a thread, or here if the threads have ended or the backlog is full.
     pub(super) fn discard(self: &Arc<Self>, mask: impl Send + 'static) {
         let mut state = self.lock();
         let ended = state.closed && state.threads == 0;
@@ -115,12 +116,12 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Whether a thread can take up what waits. Starts others in the stead of those that do not come back.
+    /// Whether a thread can take up queued work. Replaces stuck threads.
     pub(super) fn serves(self: &Arc<Self>) -> bool {
         self.start(&mut self.lock())
     }
 
-    /// Starts a thread if there is work for it; whether any can serve.
+    /// Starts a thread if there is work for it. Returns whether any thread can serve.
     fn start(self: &Arc<Self>, state: &mut State) -> bool {
         let wanted = state.idle < state.now.len() + state.later.len();
         if wanted && !state.closed && state.threads < state.threads_max() {
@@ -129,13 +130,13 @@ impl Queue {
                 (queue.enter)();
                 queue.serve();
             });
-            // The others go on where there is no room for one more.
+            // A failed start is ignored: the other threads go on.
             state.threads += usize::from(started.is_ok());
         }
         state.threads > state.lost()
     }
 
-    /// A thread's life. What is left when the pool closes is dropped here: masks are part of it.
+    /// A thread's main loop. Work left when the pool closes is dropped here, because it contains masks.
     fn serve(&self) {
         let mut state = self.lock();
         while state.threads <= state.threads_max() {
@@ -157,7 +158,7 @@ impl Queue {
                 work(self)
             }
             state = self.lock();
-            // Which of those that began together does not matter.
+            // Equal start times are interchangeable.
             if let Some(at) = state.busy.iter().position(|other| *other == since) {
                 state.busy.swap_remove(at);
             }
@@ -172,7 +173,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// The threads end after what they are at; nobody waits for that.
+/// The threads end after their current work; the drop does not wait for that.
 impl Drop for MaskPool {
     fn drop(&mut self) {
         let mut state = self.0.lock();

@@ -1,14 +1,14 @@
-//! Where the time of steps goes: while a profile is on, operations are timed one by one, and the time that
-//! the engine's thread works is booked on the kind of step that it works on.
+//! Profile of steps. While it is on, operations are timed one by one, and the busy time of the engine's
+//! thread is added to the step's kind.
 
 use std::time::{Duration, Instant};
 
 use crate::ir::{OpTimes, StepInput};
 
-/// What the engine did between [`super::Handle::start_profile`] and [`super::Handle::take_profile`].
+/// The engine's work between [`super::Handle::start_profile`] and [`super::Handle::take_profile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Steps with several rows of a sequence: prompts, and whatever shares a step with them.
+    /// Steps with several rows of a sequence: prompts, and the decodes that share a step with them.
     pub prefill: StepProfile,
     /// Steps in which each sequence has one row.
     pub decode: StepProfile,
@@ -17,30 +17,30 @@ pub struct Profile {
 /// Steps of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepProfile {
-    /// Their number.
+    /// Number of steps.
     pub steps: u64,
-    /// Rows of all of them.
+    /// Number of rows in all steps.
     pub tokens: u64,
-    /// Time that the engine's thread worked, from the beginning of a step to that of the next: the
-    /// operations, and what the host does between them. Its sleep is left out.
+    /// Busy time of the engine's thread, from the beginning of a step to that of the next: the operations,
+    /// and the host's work between them. Sleep is excluded.
     pub busy: Duration,
-    /// The operations' time and work.
+    /// Time and work of the operations.
     pub ops: OpTimes,
 }
 
 impl StepProfile {
-    /// Time that no operation took: scheduling, sampling on the host, events.
+    /// Time outside operations: scheduling, sampling on the host, events.
     pub fn host(&self) -> Duration {
         self.busy.saturating_sub(self.ops.iter().map(|time| time.total).sum())
     }
 }
 
-/// A profile that is being made.
+/// A profile in progress.
 #[derive(Debug)]
 pub(super) struct Profiler {
     profile: Profile,
     decoding: bool,
-    /// What came before is booked.
+    /// Time before this instant is already counted.
     since: Instant,
 }
 
@@ -49,7 +49,8 @@ impl Profiler {
         Profiler { profile: Profile::default(), decoding: false, since: Instant::now() }
     }
 
-    /// Adds the time up to now to the step that ends here. Returns where the times of the one that begins are added.
+    /// Adds the time up to now to the step that ends here. Returns the operation times of the step that
+    /// begins.
     pub(super) fn begin(&mut self, step: &StepInput) -> &mut OpTimes {
         self.book();
         self.decoding = step.tokens.len() == step.sequences.len();
@@ -69,12 +70,12 @@ impl Profiler {
         self.steps().busy += busy;
     }
 
-    /// Leaves out a sleep: no step takes that time.
+    /// Excludes a sleep from the busy time.
     pub(super) fn skip(&mut self, asleep: Duration) {
         self.since += asleep;
     }
 
-    /// What was counted.
+    /// Ends the profile and returns it.
     pub(super) fn end(mut self) -> Profile {
         self.book();
         self.profile

@@ -1,4 +1,4 @@
-//! What the engine is asked for, and the check that lets nothing malformed in.
+//! [`TokenRequest`], the engine's input, and its validation.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,44 +13,46 @@ use crate::token::TokenId;
 const STOP_STRINGS_MAX: usize = 64;
 /// Most bytes of one stop string.
 const STOP_BYTES_MAX: usize = 1024;
-/// Most alternatives reported with a token.
+/// Most alternatives reported per token.
 const TOP_MAX: usize = 100;
 
-/// A request in token ids. What [`TokenRequest::new`] does not say is set field by field.
+/// A request in token ids. [`TokenRequest::new`] sets defaults; other fields are set one by one.
 #[non_exhaustive]
 pub struct TokenRequest {
-    /// What to continue; at least one token.
+    /// Prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
-    /// Most tokens to generate; at least one.
+    /// Most tokens to generate; at least 1.
     pub max_tokens: usize,
-    /// How tokens are chosen.
+    /// Sampling parameters. Default: greedy.
     pub sampling: Sampling,
-    /// Tokens that end the answer (and are not part of it): [`super::FinishReason::Eos`].
+    /// Token ids that end the answer and are not part of it: [`super::FinishReason::Eos`]. Default: none.
     pub stop_ids: Vec<TokenId>,
-    /// Texts that end the answer (and are not part of it); they need `text`.
+    /// Stop strings, which end the answer and are not part of it. They need `text`. Default: none.
     pub stop_strings: Vec<String>,
-    /// Attend to a window with sinks only.
+    /// Sliding window with attention sinks. Default: `None`, the whole context.
     pub window: Option<Window>,
-    /// The vocabulary that makes text of tokens; without it events carry no text.
+    /// Vocabulary for detokenization. Default: `None`, events carry no text.
     pub text: Option<Arc<Vocab>>,
-    /// Control tokens that are spelled out in events' text, which hides the others: markers that a parser reads.
+    /// Control tokens shown in events' text, such as markers that a parser reads. All others are hidden.
+    /// Default: none.
     pub show_control_tokens: Vec<TokenId>,
-    /// Report the log-probability of each token and of this many best; `None` reports none.
+    /// Number of best alternatives to report with each token's log-probability. Default: `None`, no
+    /// log-probabilities.
     pub top: Option<usize>,
-    /// Says which tokens the answer may have, for grammars.
+    /// Mask of allowed tokens, for grammars. Default: `None`.
     pub mask: Option<Box<dyn TokenMask>>,
-    /// When the answer ends at the latest, wherever it is then: in the queue, in its prompt or among its tokens. The
-    /// engine looks between steps.
+    /// Time at which the answer ends at the latest: in the queue, in its prompt or among its tokens. Checked
+    /// between steps. Default: `None`.
     pub deadline: Option<Instant>,
-    /// Who has a higher one starts first, and keeps its pages longer; among equals who came first.
+    /// Higher priority is scheduled first and preempted last; ties by arrival. Default: 0.
     pub priority: i8,
-    /// Only requests of the same salt share what the cache has.
+    /// Prefix-cache salt: pages are shared only between requests with equal salts. Default: `None`.
     pub cache_salt: Option<[u8; 32]>,
-    /// A number of the caller's, which [`Generation::id`](super::Generation::id) gives back.
+    /// Id for the caller's use, returned by [`Generation::id`](super::Generation::id). Default: `None`.
     pub id: Option<u64>,
 }
 
-/// What requests are checked against.
+/// Limits that requests are checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestLimits {
     pub(super) vocab: usize,
@@ -115,7 +117,7 @@ impl TokenRequest {
     }
 }
 
-/// Counts, not what users wrote.
+/// Prints counts only: a prompt is a user's text.
 impl std::fmt::Debug for TokenRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TokenRequest")
@@ -126,7 +128,7 @@ impl std::fmt::Debug for TokenRequest {
     }
 }
 
-/// A prompt has tokens, and they are the model's.
+/// Checks that a prompt is not empty and within the vocabulary.
 pub(super) fn check_prompt(prompt: &[TokenId], vocab: usize) -> Result<(), SubmitError> {
     if prompt.is_empty() {
         return Err(SubmitError::invalid("prompt", "expected at least 1 token, found none"));

@@ -1,5 +1,5 @@
-//! The decoder's side of a step: it runs a batch, and has the outputs afterwards. An error or a panic of the decoder
-//! is the batch's failure, not the engine's.
+//! The decoder's side of a step: launches a batch and holds its outputs. An error or a panic of the decoder
+//! fails the batch, not the engine.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,14 +16,14 @@ use crate::kv::KvCacheManager;
 use crate::model::{Decoder, ModelError};
 use crate::{sample::SampleError, token::TokenId};
 
-/// The decoder with its clock.
+/// The decoder with its profiler and counters.
 #[derive(Debug)]
 pub(super) struct Runner<D> {
     pub(super) decoder: D,
-    /// While a profile is on.
+    /// Set while a profile is on.
     pub(super) profiler: Option<Profiler>,
     counters: Arc<Counters>,
-    /// What the last step that was waited for sampled.
+    /// Tokens sampled by the last step that was waited for.
     sampled: Vec<Option<TokenId>>,
 }
 
@@ -32,10 +32,10 @@ impl<D: Decoder> Runner<D> {
         Runner { decoder, profiler: None, counters, sampled: Vec::new() }
     }
 
-    /// Runs a batch and counts it: after that it is in flight.
+    /// Launches a batch and counts it; the step is in flight then.
     ///
     /// # Errors
-    /// The decoder's, or that it panicked.
+    /// The decoder's error, or [`Failure::Internal`] if it panicked.
     pub(super) fn run(&mut self, batch: &mut Batch) -> Result<(), Failure> {
         let (decoder, profiler) = (&mut self.decoder, &mut self.profiler);
         timed(&self.counters, || match profiler {
@@ -47,7 +47,7 @@ impl<D: Decoder> Runner<D> {
         Ok(())
     }
 
-    /// Waits for what a step in flight sampled, if it samples anything, and returns its outputs.
+    /// Waits for the tokens of a step in flight, if it samples any, and returns its outputs.
     pub(super) fn ran<'r>(&'r mut self, batch: &Batch, kv: &'r KvCacheManager) -> Ran<'r, D> {
         self.sampled.clear();
         let mut error = None;
@@ -60,8 +60,8 @@ impl<D: Decoder> Runner<D> {
     }
 }
 
-/// Runs a call of the decoder, counts its time, and makes an error of a panic: a step leaves nothing behind in
-/// the decoder but pages that a failure makes void.
+/// Runs a call of the decoder, counts its time, and turns a panic into an error. The decoder stays usable: a
+/// step changes only pages, and a failure makes those void.
 fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
     match clocked(counters, || caught(call)) {
         Some(result) => Ok(result?),
@@ -69,7 +69,7 @@ fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> 
     }
 }
 
-/// Counts a call's time as a step's: a device may be waited for in any of them.
+/// Counts a call's time as step time: each call may wait for a device.
 fn clocked<T>(counters: &Counters, call: impl FnOnce() -> T) -> T {
     let started = Instant::now();
     counters.set_step(Some(started));
@@ -79,13 +79,13 @@ fn clocked<T>(counters: &Counters, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The outputs of a step that ran.
+/// The outputs of a finished step.
 #[derive(Debug)]
 pub(super) struct Ran<'r, D> {
     runner: &'r Runner<D>,
     kv: &'r KvCacheManager,
     number: u64,
-    /// Why what it sampled could not be read.
+    /// Why the sampled tokens could not be read.
     error: Option<Failure>,
 }
 
@@ -99,7 +99,7 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
 
     fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), Failure> {
         if self.runner.decoder.steps() != self.number {
-            // The logits are those of the step ahead by now.
+            // The decoder's logits belong to the step ahead by now.
             return Err(SampleError::Unusable.into());
         }
         let Runner { decoder, counters, .. } = self.runner;

@@ -1,35 +1,36 @@
-//! Which sequences a step works on, and on how many of their tokens: a decision from plain data.
+//! The scheduler: which sequences a step computes, and how many of their tokens. A pure function of plain
+//! data.
 //!
-//! Decodes come first, one token each, so that a long prompt never stalls a running answer; what
-//! room is left goes to prompts, in their order, at most one prefill chunk in all. Where the first of them takes more
-//! than that, short ones may have half of it, so that they do not wait for all of a long one. The job, if there is
-//! one, comes before them in every other step and after them in the rest, so that neither side starves. The pages are
-//! found by [`plan`](super::plan).
+//! Decodes come first, one token each, so that a long prompt never stalls a running answer. The remaining
+//! room goes to prompts, in their order, at most one prefill chunk in all. If the first prompt needs more
+//! than a chunk, short ones may take half of it instead of waiting for all of the long one. The job, if there
+//! is one, precedes the prompts and decodes in every other step and follows them in the rest, so that neither
+//! side starves. [`plan`](super::plan) finds the pages.
 
 use super::table::SlotId;
 use crate::ir::StepLimits;
 
-/// What the scheduler sees of a sequence.
+/// The scheduler's view of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) slot: SlotId,
     /// Tokens not computed yet: 1 for a running decode.
     pub(super) pending: usize,
-    /// How many of them come before the first that needs an output.
+    /// Pending tokens before the first that needs an output.
     pub(super) without_output: usize,
-    /// How many of them the cache seems to have.
+    /// Pending tokens that the cache seems to have.
     pub(super) cached: usize,
     pub(super) priority: i16,
     /// Whether it has pages.
     pub(super) running: bool,
-    /// Whether its reader has no room for another token.
+    /// Whether its reader's buffer is full or its mask is late.
     pub(super) paused: bool,
-    /// Whether it is a job, which needs no seat.
+    /// Whether it is a job, which takes no seat.
     pub(super) job: bool,
 }
 
 impl Candidate {
-    /// Tokens that are still to be computed. Should the cache have lost some, another step computes the rest.
+    /// Tokens still to be computed. If the cache has lost some by then, another step computes the rest.
     fn uncached(&self) -> usize {
         self.pending - self.cached.min(self.pending)
     }
@@ -41,23 +42,23 @@ pub(super) struct Scheduled {
     pub(super) slot: SlotId,
     /// Tokens to compute.
     pub(super) tokens: usize,
-    /// The output of the step before whose token this row is fed; none for tokens that are known.
+    /// Output of the previous step that feeds this row its token; `None` if the token is known.
     pub(super) fed: Option<usize>,
 }
 
-/// What a step may hold.
+/// The capacity of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) limits: StepLimits,
     /// Most tokens of prompts and jobs in a step.
     pub(super) prefill_chunk: usize,
-    /// Most sequences at work: with pages, and a reader that reads.
+    /// Most sequences at work: with pages and not paused.
     pub(super) sequences_max: usize,
-    /// Whether the job comes before the answers.
+    /// Whether the job is scheduled before the answers.
     pub(super) job_first: bool,
 }
 
-/// What a step still has room for.
+/// The remaining capacity of a step.
 struct Left<'s> {
     limits: StepLimits,
     prefill: usize,
@@ -65,7 +66,7 @@ struct Left<'s> {
 }
 
 impl Left<'_> {
-    /// Schedules up to `most` tokens of a candidate; how many it got.
+    /// Schedules up to `most` tokens of a candidate. Returns the number scheduled.
     fn take(&mut self, candidate: &Candidate, most: usize) -> usize {
         let StepLimits { tokens_max, outputs_max } = &mut self.limits;
         let with_outputs = candidate.without_output.saturating_add(*outputs_max);
@@ -78,15 +79,15 @@ impl Left<'_> {
         tokens
     }
 
-    /// The same, within the prefill chunk.
+    /// As [`Left::take`], within the prefill chunk.
     fn take_chunk(&mut self, candidate: &Candidate, most: usize) -> usize {
         let tokens = self.take(candidate, most.min(self.prefill));
         self.prefill -= tokens;
         tokens
     }
 
-    /// The same for a prompt that is not in the step yet. One without a seat waits; younger ones that have theirs
-    /// go on.
+    /// As [`Left::take_chunk`], for a prompt that is not in the step yet. A prompt without a seat waits,
+    /// while younger ones that have theirs go on.
     fn take_prompt(&mut self, prompt: &Candidate, most: usize, seats: &mut usize) -> usize {
         let has_no_seat = !prompt.running && *seats == 0;
         if has_no_seat || self.prefill == 0 || self.scheduled.iter().any(|part| part.slot == prompt.slot) {
@@ -97,14 +98,14 @@ impl Left<'_> {
         tokens
     }
 
-    /// Most tokens that prompts can still have.
+    /// Most prompt tokens that still fit.
     fn chunk(&self) -> usize {
         self.prefill.min(self.limits.tokens_max)
     }
 }
 
-/// The next step's parts, decodes first, then prompts.
-/// `candidates` are in order: the higher priority first, then who arrived first.
+/// Schedules the next step: decodes first, then prompts. `candidates` are ordered by priority, highest first,
+/// then by arrival.
 pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Vec<Scheduled>) {
     let ready = || candidates.iter().filter(|candidate| !candidate.paused && candidate.pending > 0);
     let decodes = || ready().filter(|c| !c.job && c.running && c.pending == 1);
@@ -117,13 +118,13 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
     for decode in decodes() {
         left.take(decode, 1);
     }
-    // A sequence whose reader does not read keeps its pages until they are needed, but no seat.
+    // A paused sequence keeps its pages until they are needed, but takes no seat.
     let seated = candidates.iter().filter(|c| !c.job && c.running && !c.paused).count();
     let mut seats = room.sequences_max.saturating_sub(seated);
     let prompts = || ready().filter(|c| !c.job && (!c.running || c.pending > 1));
     let mut half = left.chunk() / 2;
     if let Some(long) = prompts().next().filter(|first| first.uncached() > left.chunk()) {
-        // Its own is kept, or those that come later would always have it.
+        // The long prompt's own seat is kept, or later prompts would always take it.
         let seat = usize::from(!long.running).min(seats);
         seats -= seat;
         for prompt in prompts().skip(1).filter(|prompt| prompt.priority == long.priority) {

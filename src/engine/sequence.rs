@@ -1,4 +1,4 @@
-//! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
+//! One sequence of the engine: its tokens, its pages, and its goal (an answer, scores, or a saved prompt).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,37 +17,37 @@ use crate::kv::{KvCacheManager, SeqId, SequenceSpec};
 use crate::sample::History;
 use crate::token::TokenId;
 
-/// Where a job's answer goes. If it is dropped without one, the caller gets [`EngineError::Stopped`].
+/// Reply channel of a job. If it is dropped without a reply, the caller gets [`EngineError::Stopped`].
 pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
 
 /// A sequence of the [table](super::table).
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Given and generated tokens. Those beyond `computed` have no keys and values yet.
+    /// Prompt and generated tokens. Those from `computed` on have no keys and values yet.
     pub(super) tokens: Vec<TokenId>,
-    /// Pages, if it has any, and how many tokens are in them.
+    /// Pages, if it has any, and the number of tokens in them.
     pub(super) pages: Option<SeqId>,
     pub(super) computed: usize,
-    /// How many tokens the cache had when it came; 0 once it has pages, or has given them up. What others compute
-    /// meanwhile is found when it starts.
+    /// Tokens that the cache had on arrival; 0 once it has pages or has given them up. Tokens that other
+    /// sequences compute meanwhile are found when it starts.
     pub(super) cached: usize,
     pub(super) goal: Goal,
     tokens_max: usize,
     window: Option<Window>,
-    /// Who else's pages it may find, and who may find its.
+    /// Prefix-cache salt: pages are shared only between sequences with equal salts.
     salt: Option<[u8; 32]>,
 }
 
-/// What a sequence is computed for. Scores and saved prompts are jobs: they are answered once, at their end.
+/// The purpose of a sequence. Scores and saved prompts are jobs: they get one reply, at their end.
 #[derive(Debug)]
 pub(super) enum Goal {
     Generate(Box<Answer>),
-    /// The logits of the rows from `first` on are looked at.
+    /// Scores the rows from `first` on.
     Score {
         first: usize,
         top: usize,
         scores: Scores,
-        /// Set when nobody wants them any more.
+        /// Set when the caller no longer wants the scores.
         cancelled: Option<Arc<AtomicBool>>,
         reply: Reply<Scores>,
     },
@@ -58,7 +58,7 @@ pub(super) enum Goal {
     },
 }
 
-/// What a step gave a sequence.
+/// A sequence's result of a step.
 #[derive(Debug)]
 pub(super) enum Picked {
     /// Nothing yet: more of its tokens must be computed first.
@@ -66,19 +66,19 @@ pub(super) enum Picked {
     /// Nothing: its mask is late. Its last row does not count.
     Late,
     Token(TokenId, Option<Logprobs>),
-    /// What a mask made of the answer: tokens, of which the first may be a chosen one, and whether that is all.
+    /// Result of a mask: tokens, the first of which may be a sampled one, and whether the answer is complete.
     Masked {
         ids: Vec<TokenId>,
         logprobs: Option<Logprobs>,
         finished: bool,
     },
-    /// Of some rows.
+    /// Scores of some rows.
     Scores(Scores),
     Pages(Exported),
 }
 
 impl Sequence {
-    /// A checked request. Where there is no memory for its tokens it has none.
+    /// A checked request. Its `tokens` are empty if the host is out of memory for them.
     pub(super) fn generate(request: TokenRequest, channel: Arc<Channel>, context_max: usize) -> Sequence {
         let answer = Box::new(Answer::new(request, channel));
         let request = &answer.request;
@@ -91,7 +91,7 @@ impl Sequence {
         Sequence { tokens, pages: None, computed: 0, cached: 0, goal, tokens_max, window, salt }
     }
 
-    /// A job. Its goal has where the answer goes.
+    /// A job; `goal` holds its reply channel.
     pub(super) fn job(tokens: Vec<TokenId>, salt: Option<[u8; 32]>, goal: Goal) -> Sequence {
         let tokens_max = tokens.len();
         Sequence { tokens, pages: None, computed: 0, cached: 0, goal, tokens_max, window: None, salt }
@@ -101,7 +101,7 @@ impl Sequence {
         if let Goal::Generate(answer) = &self.goal { Some(answer) } else { None }
     }
 
-    /// Why nobody wants more of it, where that is so.
+    /// The reason to end it early, if it was cancelled or is past its deadline.
     pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
         match &self.goal {
             Goal::Generate(answer) => answer.given_up(now),
@@ -113,7 +113,7 @@ impl Sequence {
         }
     }
 
-    /// What says which tokens its answer may have.
+    /// The mask of its answer, if it has one.
     pub(super) fn mask(&mut self) -> Option<&mut Masking> {
         if let Goal::Generate(answer) = &mut self.goal { answer.mask.as_mut() } else { None }
     }
@@ -122,17 +122,17 @@ impl Sequence {
         self.answer().is_none()
     }
 
-    /// Most tokens that it can ever have.
+    /// Most tokens that it can reach.
     pub(super) fn tokens_max(&self) -> usize {
         self.tokens_max
     }
 
-    /// Tokens to compute.
+    /// Number of tokens to compute.
     pub(super) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// How many of the pending tokens come before the first whose logits are needed.
+    /// Pending tokens before the first that needs logits.
     pub(super) fn without_output(&self) -> usize {
         match &self.goal {
             Goal::Generate(_) => self.pending().saturating_sub(1),
@@ -141,33 +141,33 @@ impl Sequence {
         }
     }
 
-    /// Bytes of a request's token ids.
+    /// Bytes of a request's token ids; 0 for a job.
     pub(super) fn bytes(&self) -> usize {
         self.answer().map_or(0, |answer| {
             (self.tokens.capacity() + answer.request.prompt.capacity()) * size_of::<TokenId>()
         })
     }
 
-    /// Whether its reader has no room for another token, or its mask is late.
+    /// Whether its reader's buffer is full or its mask is late.
     pub(super) fn is_paused(&self) -> bool {
         self.answer().is_some_and(|answer| answer.owed.is_some() || answer.room() == 0)
     }
 
-    /// Marks what its mask owes.
+    /// Marks its mask's result as overdue.
     pub(super) fn owe(&mut self, owed: Owed) {
         if let Goal::Generate(answer) = &mut self.goal {
             answer.owed = Some(owed);
         }
     }
 
-    /// Whether another token may follow the next one: it is not too long then, and its reader has room for
-    /// both and has not gone.
+    /// Whether another token may follow the next one. The length and the reader's buffer must have room for
+    /// both, and the answer must be neither cancelled nor past its deadline.
     pub(super) fn goes_on(&self) -> bool {
         let goes_on = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
         self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(goes_on)
     }
 
-    /// Who comes first: of two the greater, among equals who arrived first. A job comes before all requests.
+    /// Scheduling priority, highest first, ties by arrival. A job precedes all requests.
     pub(super) fn priority(&self) -> i16 {
         self.answer().map_or(i16::MAX, |answer| answer.request.priority.into())
     }
@@ -177,8 +177,8 @@ impl Sequence {
         History { tokens: &self.tokens, prompt }
     }
 
-    /// The tokens to look for in the cache, and the page table's limits. The last of them is always computed. What
-    /// is scored is computed from its first row on.
+    /// The tokens to look up in the cache, and the page table's limits. The last of them is always computed.
+    /// For scores the lookup ends with the first scored row.
     pub(super) fn spec(&self) -> (&[TokenId], SequenceSpec) {
         let findable = match &self.goal {
             Goal::Score { first, .. } => first.saturating_add(1).min(self.tokens.len()),
@@ -188,19 +188,20 @@ impl Sequence {
         (self.tokens.get(..findable).unwrap_or_default(), spec)
     }
 
-    /// Looks up what the cache has of a sequence without pages.
+    /// Looks up how many tokens of a sequence without pages are in the cache.
     pub(super) fn look_up(&mut self, kv: &KvCacheManager) {
         let (findable, spec) = self.spec();
         self.cached = kv.cached_tokens(findable, &spec);
     }
 
-    /// Takes pages that hold its first `cached` tokens already. Returns how many count as found.
+    /// Takes pages that already hold its first `cached` tokens. Returns the number to count as cache hits.
     pub(super) fn start(&mut self, pages: SeqId, cached: usize) -> usize {
         (self.pages, self.computed, self.cached) = (Some(pages), cached, 0);
         if let Goal::Generate(answer) = &mut self.goal { answer.start(cached) } else { 0 }
     }
 
-    /// Takes what a step gave, and says whether the sequence ends with it. A job ends by its length.
+    /// Takes the result of a step. Returns the finish reason if the sequence ends with it; a job ends by its
+    /// length.
     pub(super) fn accept(&mut self, picked: Picked) -> Option<FinishReason> {
         match (&mut self.goal, picked) {
             (Goal::Generate(_), Picked::Token(id, logprobs)) => return self.accept_token(id, logprobs),
@@ -226,7 +227,7 @@ impl Sequence {
         finish.or((self.tokens.len() >= self.tokens_max).then_some(FinishReason::Length))
     }
 
-    /// Tells its reader how it ended. A caller that no longer listens is no concern.
+    /// Sends its end to the reader. A caller that no longer listens is ignored.
     pub(super) fn tell(mut self, end: Result<FinishReason, Failure>) {
         match (self.goal, end) {
             (Goal::Generate(answer), Ok(finish)) => {

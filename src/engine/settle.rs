@@ -1,5 +1,5 @@
-//! Settling a step: the page tables move over the computed tokens, picks become events, and sequences that have
-//! ended leave the table.
+//! Commits a step: advances the page tables over the computed tokens, turns picks into events, and removes
+//! ended sequences from the table.
 
 use super::answer::Answer;
 use super::choose::Pick;
@@ -12,7 +12,7 @@ use crate::kv::{KvCacheManager, KvError};
 /// How a sequence ends.
 pub(super) type End = Result<FinishReason, Failure>;
 
-/// What a step came to.
+/// The result of a committed step.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     pub(super) ends: Vec<(SlotId, End)>,
@@ -22,7 +22,8 @@ pub(super) struct Settled {
     pub(super) decode_tokens: usize,
 }
 
-/// Settles a step and hands out its picks. `ahead`: it was fed with what the step before sampled.
+/// Commits a step and hands out its picks. `ahead`: the step was fed with tokens that the previous one
+/// sampled.
 pub(super) fn settle(
     picks: &mut Vec<Pick>,
     ahead: bool,
@@ -31,9 +32,9 @@ pub(super) fn settle(
 ) -> Settled {
     let mut settled = Settled::default();
     for Pick { slot, tokens, picked } in picks.drain(..) {
-        // What was computed for a sequence that has ended is dropped.
+        // The sequence has ended: its results are dropped.
         let Some(sequence) = table.get_mut(slot) else { continue };
-        // A row whose mask is late is computed again.
+        // A row with a late mask is recomputed.
         let computed = tokens - usize::from(matches!(picked, Ok(Picked::Late)));
         let end = match book(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
@@ -54,8 +55,8 @@ pub(super) fn settle(
     settled
 }
 
-/// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved together with the
-/// ones before them. Returns how many were of a request's prompt.
+/// Advances a sequence over its computed tokens. A step ahead has its pages already, from the plan; only its
+/// reservation is opened again. Returns the number of tokens that belong to a request's prompt.
 fn book(
     sequence: &mut Sequence,
     tokens: usize,
@@ -73,8 +74,8 @@ fn book(
     Ok(sequence.answer().map_or(0, |answer| tokens - decoded(answer).min(tokens)))
 }
 
-/// Takes an ended sequence out of the table and releases its pages. Those of a failed one must not be found in the
-/// cache.
+/// Removes an ended sequence from the table and releases its pages. The pages of a failed one must not be
+/// found in the cache.
 pub(super) fn take_out(
     slot: SlotId,
     failed: bool,

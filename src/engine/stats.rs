@@ -1,4 +1,4 @@
-//! Counters that the engine's thread writes and anyone reads.
+//! Statistics: counters and gauges that the engine's thread writes and any thread reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::model::DecoderMemory;
 
-/// Tokens of a request.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Usage {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of the prompt, found in the cache.
+    /// Prompt tokens found in the cache.
     pub cached_tokens: usize,
-    /// Generated.
+    /// Tokens generated.
     pub completion_tokens: usize,
 }
 
-/// Seconds and rates of one generation.
+/// Durations in seconds, and rates, of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -32,13 +32,13 @@ pub struct Timings {
     pub prefill_s: f64,
     /// From the first token to the last, in seconds.
     pub decode_s: f64,
-    /// Prompt tokens computed (not found in the cache) a second.
+    /// Prompt tokens computed (not found in the cache) per second.
     pub prefill_tokens_per_s: f64,
-    /// Tokens after the first a second.
+    /// Tokens after the first per second.
     pub decode_tokens_per_s: f64,
 }
 
-/// The moments of one generation.
+/// Timestamps of one generation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     submitted: Instant,
@@ -52,7 +52,7 @@ impl Clock {
         Clock { submitted, started: None, first_token: None, last_token: None }
     }
 
-    /// Whether this is the first start.
+    /// Notes a start. Returns whether it is the first one.
     pub(super) fn start(&mut self) -> bool {
         let first = self.started.is_none();
         self.started.get_or_insert_with(Instant::now);
@@ -65,7 +65,7 @@ impl Clock {
         self.last_token = Some(now);
     }
 
-    /// Timings of a generation of so many tokens.
+    /// Timings of a generation with these token counts.
     pub(super) fn timings(&self, usage: Usage) -> Timings {
         let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
@@ -85,29 +85,29 @@ impl Clock {
     }
 }
 
-/// What the engine has done and holds. Every request that was admitted is in exactly one of
-/// `finished`, `failed`, `cancelled`, `waiting` and `running`.
+/// Counters and gauges of the engine. Every admitted request is in exactly one of `finished`, `failed`,
+/// `cancelled`, `waiting` and `running`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests let in.
+    /// Requests admitted.
     pub admitted: u64,
-    /// Ended by a stop, the end of the turn, the length, a mask or the deadline.
+    /// Requests ended by a stop, the end of the turn, the length, a mask or the deadline.
     pub finished: u64,
-    /// Ended by an error.
+    /// Requests ended by an error.
     pub failed: u64,
-    /// Cancelled by their readers, or cut off by a drain.
+    /// Requests cancelled by their readers or by a drain.
     pub cancelled: u64,
-    /// Without pages: new, or preempted.
+    /// Requests without pages: new or preempted.
     pub waiting: u64,
-    /// With pages.
+    /// Requests with pages.
     pub running: u64,
-    /// Times that a sequence gave up its pages for one that comes before it.
+    /// Number of preemptions: a sequence gave up its pages for one that comes before it.
     pub preemptions: u64,
     /// Steps run.
     pub steps: u64,
-    /// Tokens computed beside those of single decodes: prompts, what is recomputed, and runs that a mask forced.
+    /// Tokens computed other than by single decodes: prompts, recomputed tokens, and runs forced by a mask.
     pub prefill_tokens: u64,
     /// Prompt tokens found in the cache.
     pub cached_tokens: u64,
@@ -115,19 +115,19 @@ pub struct Stats {
     pub decode_tokens: u64,
     /// Seconds spent in steps.
     pub step_s: f64,
-    /// For how many seconds the step at work has been running; 0 between steps. A device that hangs shows here.
+    /// Seconds since the current step began; 0 between steps. A hanging device shows here.
     pub step_running_s: f64,
     /// Pages of the pool.
     pub pages: u64,
-    /// Pages that sequences have.
+    /// Pages held by sequences.
     pub pages_used: u64,
-    /// Pages kept only for their prefix.
+    /// Pages kept only for prefix sharing.
     pub pages_cached: u64,
-    /// Bytes by kind.
+    /// Memory by kind, in bytes.
     pub memory: MemoryStats,
 }
 
-/// Bytes of one kind.
+/// Memory of one kind, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -138,22 +138,22 @@ pub struct MemoryUse {
     pub bytes_max: u64,
 }
 
-/// Bytes that the engine and its model keep, by kind. Weights, pool and arena are allocated when
-/// the model is loaded and do not change; the rest moves with the work. Not counted: the scratch
-/// of a backend's operations, and the vocabulary.
+/// Memory of the engine and its model, by kind. Weights, pool and arena are allocated at load and do not
+/// change; the rest varies with the work. Not counted: the scratch of a backend's operations, and the
+/// vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Weights, as the backend keeps them.
+    /// Weights, in the backend's form.
     pub weights: MemoryUse,
     /// The arena of a step's intermediates.
     pub arena: MemoryUse,
-    /// The pool of KV pages, whether they hold anything or not.
+    /// The pool of KV pages, used or not.
     pub kv_pool: MemoryUse,
-    /// Of the pool: pages that sequences have or that are kept for their prefix.
+    /// Part of the pool: pages held by sequences or kept for their prefix.
     pub kv_pages: MemoryUse,
-    /// Token ids of requests at work, with room reserved for their answers.
+    /// Token ids of requests at work, including the room reserved for their answers.
     pub sequences: MemoryUse,
     /// Snapshots in memory, on their way to a file or from one.
     pub snapshots: MemoryUse,
@@ -185,7 +185,7 @@ pub(super) struct Counters {
     pub(super) snapshots: Gauge,
 }
 
-/// Bytes that come and go.
+/// A gauge of bytes, and its maximum.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
     now: AtomicU64,
@@ -209,7 +209,7 @@ impl Gauge {
     }
 }
 
-/// Counts the bytes of a snapshot for as long as they are in memory.
+/// Counts the bytes of a snapshot while they are in memory.
 #[derive(Debug)]
 pub(super) struct SnapshotBytes {
     counters: Arc<Counters>,
@@ -229,7 +229,7 @@ impl Drop for SnapshotBytes {
     }
 }
 
-/// Adds to a counter. Counters are independent of each other, so no order is needed.
+/// Adds to a counter. Counters are independent of each other, so relaxed order suffices.
 pub(super) fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }
@@ -240,7 +240,7 @@ pub(super) fn set(gauge: &AtomicU64, n: usize) {
 }
 
 impl Counters {
-    /// What the engine has from its start on.
+    /// Sets the gauges that are fixed from the start.
     pub(super) fn start(&self, pages: usize, memory: DecoderMemory) {
         set(&self.pages, pages);
         self.weights.set(memory.weight_bytes);
@@ -248,7 +248,7 @@ impl Counters {
         self.kv_pool.set(memory.kv_bytes);
     }
 
-    /// Notes when the step at work began, and that none is at work.
+    /// Notes when the current step began; `None` between steps.
     pub(super) fn set_step(&self, started: Option<Instant>) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = started;
     }
@@ -264,7 +264,7 @@ impl Counters {
         self.admitted.load(Ordering::Relaxed).saturating_sub(ended)
     }
 
-    /// The engine has ended: what was live has failed.
+    /// Marks the engine as ended: live requests have failed, and gauges drop to 0.
     pub(super) fn close(&self) {
         let live = usize::try_from(self.live()).unwrap_or(usize::MAX);
         add(&self.failed, live);

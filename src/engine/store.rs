@@ -1,6 +1,6 @@
-//! Prompts saved to files and restored from them. The caller's thread reads and writes the file;
-//! the engine's thread copies pages to and from memory and nothing else, so that a slow disk
-//! stalls no step. The format and its checks are in `kv::snapshot`.
+//! Prompt snapshots: copies pages between decoder and memory, and checks that a snapshot fits this engine.
+//! The caller's thread reads and writes the file; the engine's thread only copies, so that a slow disk stalls
+//! no step. The format and its checks are in `kv::snapshot`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::kv::snapshot::{self, Found, Snapshot, SnapshotError, SnapshotHeader};
 use crate::model::{Decoder, ModelError};
 use crate::token::TokenId;
 
-/// Where a snapshot has to fit: what the callers' threads know of the decoder.
+/// Properties of the decoder that a snapshot must match, for the callers' threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) fingerprint: [u8; 32],
@@ -37,7 +37,7 @@ impl Place {
         }
     }
 
-    /// What the file's own checksum cannot tell: whether the snapshot makes sense here.
+    /// Checks that a snapshot fits this engine, beyond the file's own checksum.
     pub(super) fn check(&self, snapshot: &Snapshot) -> Result<(), RestoreError> {
         let header = &snapshot.header;
         if !self.share_prefixes {
@@ -61,8 +61,7 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether pages have room in the cache, and a state is no longer than it should be: known before they
-    /// are read.
+    /// Checks, before the pages are read, that they fit in the cache and that the state is not too long.
     pub(super) fn check_size(&self, found: &Found<'_>) -> Result<(), RestoreError> {
         let (expected, state) = (self.state_bytes, found.state_bytes());
         if state > expected {
@@ -81,13 +80,13 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Exported {
     header: SnapshotHeader,
-    /// The pages, one behind the other.
+    /// The pages, concatenated.
     bytes: Vec<u8>,
     _counted: SnapshotBytes,
 }
 
 impl Exported {
-    /// Copies out the pages that hold `tokens`, and the state of those that fill pages.
+    /// Copies out the pages that hold `tokens`, and the state after the whole pages.
     ///
     /// # Errors
     /// [`Failure::HostMemory`], [`Failure::Step`].
@@ -112,18 +111,18 @@ impl Exported {
         Ok(Exported { header, bytes, _counted })
     }
 
-    /// Writes the file: all of it, or `path` stays as it was.
+    /// Writes the file atomically: after an error `path` is unchanged.
     pub(super) fn write(&self, path: &Path) -> Result<(), SnapshotError> {
         let page_bytes = self.header.layout.page_bytes();
         snapshot::save(path, &self.header, |index, out| {
-            // A page that were not there would be too short, which `save` refuses.
+            // A missing page would be too short, which `save` refuses.
             out.extend(self.bytes.chunks(page_bytes).nth(index).unwrap_or_default());
             Ok(())
         })
     }
 }
 
-/// Fills the pages behind the first `cached` tokens, which are whole pages.
+/// Fills the pages after the first `cached` tokens, which are whole pages.
 ///
 /// # Errors
 /// Those of [`Decoder::import_page`].
@@ -137,7 +136,7 @@ pub(super) fn import(
     filled.try_for_each(|(entry, bytes)| decoder.import_page(entry.page, bytes))
 }
 
-/// A state as a file has it: f32, little-endian.
+/// A state in the file's form: f32, little-endian.
 fn export_state(decoder: &impl Decoder, slot: StateSlot) -> Result<Vec<u8>, Failure> {
     let (mut values, elements) = (Vec::new(), decoder.states().elements);
     let no_memory = |_| Failure::HostMemory(elements.saturating_mul(size_of::<f32>()));

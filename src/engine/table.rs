@@ -1,15 +1,15 @@
-//! The sequences at work, each in a slot that stays its own until it ends: nothing is renumbered.
+//! The table of sequences at work. Each has its own slot until it ends: nothing is renumbered.
 
 use std::time::{Duration, Instant};
 
 use super::event::FinishReason;
 use super::sequence::Sequence;
 
-/// How often an engine with nothing else to do asks for masks that are late.
+/// Poll interval for overdue masks while the engine is idle.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
-/// when the slot is taken again: what a step has computed for it is dropped.
+/// The id of a sequence in a [`SequenceTable`]. The generation tag invalidates the id when its sequence ends,
+/// even if the slot is reused: a step's results for it are then dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotId {
     index: usize,
@@ -18,7 +18,7 @@ pub(super) struct SlotId {
 
 #[cfg(test)]
 impl SlotId {
-    /// An id for tests of what only compares ids.
+    /// An id for tests that only compare ids.
     pub(super) fn new(index: usize, generation: u64) -> SlotId {
         SlotId { index, generation }
     }
@@ -33,8 +33,8 @@ impl SlotId {
 pub(super) struct SequenceTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Those of the highest priority first, among equals the oldest. A job is before all, so it takes pages from
-    /// anyone and loses none.
+    /// By priority, highest first, then by age, oldest first. A job precedes all, so it can preempt any
+    /// sequence and is never preempted.
     in_order: Vec<SlotId>,
 }
 
@@ -78,28 +78,28 @@ impl SequenceTable {
         slot.sequence.as_mut()
     }
 
-    /// All sequences, those of the highest priority first, among equals the oldest.
+    /// All sequences by priority, highest first, then by age, oldest first.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (SlotId, &Sequence)> {
         self.in_order.iter().filter_map(|&id| Some((id, self.get(id)?)))
     }
 
-    /// Takes the table apart.
+    /// Consumes the table.
     pub(super) fn into_sequences(self) -> impl Iterator<Item = Sequence> {
         self.slots.into_iter().filter_map(|slot| slot.sequence)
     }
 
-    /// Those of whom nobody wants more, and why.
+    /// Sequences that were cancelled or are past their deadline, with the reason.
     pub(super) fn given_up(&self, now: Instant) -> Vec<(SlotId, FinishReason)> {
         self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.given_up(now)?))).collect()
     }
 
-    /// Those whose masks are late.
+    /// Sequences with late masks.
     pub(super) fn owed(&self) -> impl Iterator<Item = SlotId> {
         let is_owed = |sequence: &Sequence| sequence.answer().is_some_and(|answer| answer.owed.is_some());
         self.iter().filter(move |(_, sequence)| is_owed(sequence)).map(|(slot, _)| slot)
     }
 
-    /// When an engine with nothing to do has to look again: when the first of them is late, or a mask may have come.
+    /// When an idle engine has to check again: at the earliest deadline, or soon if a mask is late.
     pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
         let deadlines = self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline);
         deadlines.chain(self.owed().next().map(|_| now + LOOK_AGAIN)).min()

@@ -1,5 +1,5 @@
-//! The engine over a fake decoder whose logits are a hash of what it reads back from its pages:
-//! any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
+//! Tests of the engine with a fake decoder. Its logits are a hash of the tokens that it reads back from its
+//! pages. So any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
 
 mod arrival;
 mod breakdown;
@@ -84,8 +84,8 @@ fn expected(request: &TokenRequest) -> Vec<TokenId> {
     tokens.split_off(prompt)
 }
 
-/// Waits until the engine's gauges say so, a round of the engine at a time: a job is answered once
-/// a round.
+/// Waits until the engine's statistics fulfil `holds`, checking once per round of the engine: a job is
+/// answered once a round.
 fn eventually(handle: &Handle, what: &str, holds: impl Fn(&Stats) -> bool) {
     for _ in 0..100_000 {
         if holds(&handle.stats()) {
@@ -96,7 +96,8 @@ fn eventually(handle: &Handle, what: &str, holds: impl Fn(&Stats) -> bool) {
     panic!("{what}: {:?}", handle.stats());
 }
 
-/// Nothing runs, nothing is lost, no page is held, and the books are right.
+/// Waits until no request is left. Then no request or page may be lost, and the accounting must be
+/// consistent.
 fn settled(handle: &Handle) -> Stats {
     eventually(handle, "everything ends", |stats| stats.waiting + stats.running == 0);
     handle.check_integrity().unwrap();

@@ -1,8 +1,9 @@
-//! The engine's thread: it owns the model, the KV accounting and the table of sequences, and goes from stage to stage.
+//! The engine's thread: it owns the model, the KV accounting and the table of sequences, and runs the stages
+//! in order.
 //!
-//! A turn: admit what has arrived, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
-//! it, [pick](super::choose) what each sequence gets, and [settle](super::settle). Where the decoder runs ahead, the
-//! next batch is launched before the tokens of this one are looked at.
+//! One turn: admit arrivals, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
+//! it, [pick](super::choose) the result of each sequence, and [settle](super::settle). If the decoder runs
+//! ahead, the next batch is launched before the host looks at the tokens of this one.
 
 mod restore;
 
@@ -39,7 +40,8 @@ pub(super) struct Worker<D> {
     table: SequenceTable,
     planner: Planner,
     plan: Plan,
-    /// The step in flight, and the one launched ahead of its tokens: empty where there is none.
+    /// The step in flight (`batch`), and the one launched ahead of its tokens (`ahead`); empty if there is
+    /// none.
     batch: Batch,
     ahead: Batch,
     chooser: Chooser,
@@ -81,7 +83,7 @@ impl<D: Decoder> Worker<D> {
         })
     }
 
-    /// Announces what changes in the cache from now on.
+    /// Starts to record cache changes, and returns their reader.
     pub(super) fn announce(&mut self, capacity: usize) -> CacheEvents {
         self.kv.keep_events();
         let (announcer, events) = Announcer::new(capacity);
@@ -89,7 +91,7 @@ impl<D: Decoder> Worker<D> {
         events
     }
 
-    /// Works until the last handle has gone, the engine is drained, or its device is lost.
+    /// Runs until the last handle is dropped, the engine is drained, or its device is lost.
     pub(super) fn run(mut self) {
         loop {
             let arrivals = self.inbox.take();
@@ -123,7 +125,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// One round over jobs and sequences; whether there was anything to do.
+    /// One round over jobs and sequences. Returns whether there was work.
     pub(super) fn turn(&mut self) -> bool {
         self.end_given_up();
         self.take_owed();
@@ -135,20 +137,20 @@ impl<D: Decoder> Worker<D> {
         worked
     }
 
-    /// Ends what its reader has cancelled and what is late, wherever it is.
+    /// Ends sequences that were cancelled or are past their deadline, in any phase.
     fn end_given_up(&mut self) {
         for (slot, finish) in self.table.given_up(Instant::now()) {
             self.end(slot, Ok(finish));
         }
     }
 
-    /// Goes on with answers whose masks were late.
+    /// Continues answers with masks that were late.
     fn take_owed(&mut self) {
         self.chooser.take_owed(&mut self.table, &mut self.picks);
         self.settle(false);
     }
 
-    /// Ends everything. Answers keep what they have; the caller of a job hears that the engine stops.
+    /// Cancels everything. Answers keep their text so far; the callers of jobs get [`EngineError::Stopped`].
     fn cut_off(&mut self) {
         let slots: Vec<SlotId> = self.table.iter().map(|(slot, _)| slot).collect();
         self.inbox.cut_off(slots.len());
@@ -169,11 +171,11 @@ impl<D: Decoder> Worker<D> {
         set(&self.counters.running, self.table.iter().filter(|(_, sequence)| running(sequence)).count());
     }
 
-    /// Takes up the job that has waited longest, unless one is at work. A caller that no longer listens is ignored.
+    /// Starts the oldest waiting job, unless one is at work. A caller that no longer listens is ignored.
     fn take_up_job(&mut self) -> bool {
         let job = if self.table.has_job() { None } else { self.inbox.take_job() };
         let Some(job) = job else { return false };
-        // Pages and times are looked at between steps.
+        // Jobs read pages and times between steps.
         self.finish_step();
         match job {
             Job::Compute(sequence) => _ = self.table.insert(sequence),
@@ -191,7 +193,7 @@ impl<D: Decoder> Worker<D> {
         true
     }
 
-    /// One step over the sequences; whether there was anything to do.
+    /// One step over the sequences. Returns whether there was work.
     fn step(&mut self) -> bool {
         self.batch.keep_live(&self.table);
         if self.batch.parts.is_empty() && !self.launch() {
@@ -203,12 +205,12 @@ impl<D: Decoder> Worker<D> {
         true
     }
 
-    /// Plans and launches the next step; whether there was anything to do.
+    /// Plans and launches the next step. Returns whether there was work.
     fn launch(&mut self) -> bool {
         self.planner.plan(&mut self.table, &mut self.kv, &mut self.plan);
         add(&self.counters.cached_tokens, self.plan.cached_tokens);
         self.count_preempted();
-        // Before the step ends sequences: the pages are at their most.
+        // Published before the step ends sequences: the page count is at its maximum.
         self.publish();
         self.copy_pages();
         let worked = !self.plan.scheduled.is_empty() || !self.plan.failed.is_empty();
@@ -236,7 +238,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Runs what the plan schedules: after that it is in flight.
+    /// Launches the scheduled batch; the step is in flight then.
     fn run_plan(&mut self) -> Result<(), Failure> {
         let Worker { runner, kv, table, plan, batch, chooser, .. } = self;
         batch.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row))?;
@@ -244,7 +246,7 @@ impl<D: Decoder> Worker<D> {
         if batch.parts.is_empty() { Ok(()) } else { runner.run(batch) }
     }
 
-    /// A failed step does not say which sequence is at fault, so each one runs alone.
+    /// Runs each sequence of a failed step alone, because the error does not name the one at fault.
     fn run_one_by_one(&mut self) {
         for part in std::mem::take(&mut self.plan.scheduled) {
             self.plan.scheduled.push(part);
@@ -267,7 +269,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Launches the step after the one in flight, if the host need not look at its tokens first.
+    /// Launches the step after the one in flight, unless the host must look at its tokens first.
     fn launch_ahead(&mut self) {
         self.ahead.clear();
         if !self.runner.decoder.runs_ahead() || !self.inbox.is_empty() {
@@ -277,7 +279,7 @@ impl<D: Decoder> Worker<D> {
         planner.plan_ahead(&batch.parts, table, kv, plan);
         let filled = ahead.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row));
         let sampled = ahead.parts.iter().all(|part| part.sampled);
-        // A failure shows again in the step that is run in this one's stead.
+        // A failure recurs in the ordinary step that runs instead.
         if ahead.parts.is_empty() || filled.is_err() || !sampled || runner.run(ahead).is_err() {
             ahead.clear();
             return;
@@ -285,7 +287,7 @@ impl<D: Decoder> Worker<D> {
         self.publish();
     }
 
-    /// Picks what the step in flight gave, if there is one, and settles it.
+    /// Picks the results of the step in flight, if there is one, and settles it.
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
         let ran = runner.ran(batch, kv);
@@ -295,7 +297,7 @@ impl<D: Decoder> Worker<D> {
         self.settle(ahead);
     }
 
-    /// Settles picks, and ends what has ended.
+    /// Settles picks, and ends finished sequences.
     fn settle(&mut self, ahead: bool) {
         let settled = settle(&mut self.picks, ahead, &mut self.table, &mut self.kv);
         add(&self.counters.prefill_tokens, settled.prefill_tokens);
@@ -305,7 +307,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Lets nothing in any more where a failure ends the engine, before anybody is told of it.
+    /// Marks the engine as failed if the device is lost, before any reader gets the error.
     fn fatal(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Step(error) if error.kind() == ErrorKind::DeviceLost => {
@@ -315,7 +317,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Takes a sequence out of the table and tells its reader.
+    /// Takes a sequence out of the table and notifies its reader.
     fn end(&mut self, slot: SlotId, end: End) {
         let end = end.map_err(|failure| self.fatal(failure));
         let Some(sequence) = take_out(slot, end.is_err(), &mut self.table, &mut self.kv) else { return };
@@ -327,12 +329,12 @@ impl<D: Decoder> Worker<D> {
             };
             add(counter, 1);
         }
-        // The reader of the last event finds it in the statistics.
+        // Published first, so that the reader of the last event finds it in the statistics.
         self.publish();
         sequence.tell(end);
     }
 
-    /// Sleeps until something arrives or is late.
+    /// Sleeps until something arrives or a deadline passes.
     fn sleep(&mut self) {
         let asleep = Instant::now();
         self.inbox.wake().wait(self.table.wake_at(asleep));
@@ -342,8 +344,8 @@ impl<D: Decoder> Worker<D> {
     }
 }
 
-/// However the thread ends: nothing more is let in, and the counters say so. After that sequences and jobs are
-/// told what the engine died of; where it only stopped they are dropped, which tells their callers.
+/// Runs however the thread ends: the queue and the counters are closed first. After a failure, sequences and
+/// jobs get its cause. Otherwise they are dropped, which notifies their callers.
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
         if std::thread::panicking() {

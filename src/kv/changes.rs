@@ -1,23 +1,23 @@
-//! The way from the accounting to who wants to know what changes in it. `events` cannot have it: the index writes
-//! there, and would know its owner.
+//! Cache events of the manager: switching them on and reading them. They are not in `events`, because the
+//! prefix index writes to `events`, which must not depend on the manager.
 
 use super::events::EventLog;
 use super::{CacheEvent, KvCacheManager};
 
 impl KvCacheManager {
-    /// Keeps account of what changes in what can be found. Each change takes memory until it is taken.
+    /// Starts to record cache events. Each event takes memory until it is taken.
     pub fn keep_events(&mut self) {
         if self.pool.prefix.shares() {
             self.pool.prefix.log = Some(EventLog::new(self.pool.len()));
         }
     }
 
-    /// What changed since the last call, in order; nothing unless [`KvCacheManager::keep_events`] was called.
+    /// The events since the last call, in order; empty unless [`KvCacheManager::keep_events`] was called.
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         self.pool.prefix.log.as_mut().map(EventLog::take).unwrap_or_default()
     }
 
-    /// All that can be found now, as [`CacheEvent::Stored`], a page before those behind it.
+    /// All findable pages as [`CacheEvent::Stored`], each after its parent.
     pub fn stored(&self) -> Vec<CacheEvent> {
         self.pool.prefix.log.as_ref().map(EventLog::all).unwrap_or_default()
     }

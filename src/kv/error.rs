@@ -1,117 +1,117 @@
-//! Why the KV accounting refuses. After any of these it is as it was.
+//! Errors of the KV accounting, which is unchanged after any of them.
 
 use crate::kind::ErrorKind;
 
-/// A call that was refused; nothing changed.
+/// A refused call; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// The id's sequence has been released.
+    /// The sequence of this id has been released.
     #[error("stale sequence: place {index} no longer holds generation {generation}")]
     StaleSequence {
-        /// The id's place.
+        /// The id's slot.
         index: usize,
         /// The id's generation.
         generation: u64,
     },
-    /// The pool is full of pages that sequences use.
+    /// All pages are used by sequences.
     #[error("out of pages: {needed} needed, {free} free or evictable")]
     OutOfPages {
-        /// Pages asked for.
+        /// Pages needed.
         needed: usize,
-        /// Pages that could be had.
+        /// Pages that are free or can be evicted.
         free: usize,
     },
-    /// A step reads one slot of state and writes another.
+    /// One slot of state is not enough: a step reads one slot and writes another.
     #[error("{found} slot of state: expected none, or at least 2")]
     StateSlots {
-        /// Slots asked for.
+        /// Slots given.
         found: usize,
     },
     /// All slots of state are used by sequences.
     #[error("out of states: sequences use all {slots} slots")]
     OutOfStates {
-        /// Slots that there are.
+        /// Slots in all.
         slots: usize,
     },
-    /// More tokens than the sequence was allocated for.
+    /// The sequence would exceed its `tokens_max`.
     #[error("too long: {len} tokens and {tokens} more, expected at most {tokens_max}")]
     TooLong {
-        /// Tokens that the sequence has.
+        /// Tokens of the sequence.
         len: usize,
-        /// Tokens to come.
+        /// Tokens to add.
         tokens: usize,
-        /// What it was allocated for.
+        /// The sequence's limit.
         tokens_max: usize,
     },
-    /// `advance` over positions that `reserve` has not prepared.
+    /// `advance` over positions that were not reserved.
     #[error("not reserved: {tokens} tokens at position {len}, but only {reserved} are reserved")]
     NotReserved {
-        /// Tokens that the sequence has.
+        /// Tokens of the sequence.
         len: usize,
         /// Tokens to advance by.
         tokens: usize,
         /// Tokens that are reserved.
         reserved: usize,
     },
-    /// A second `advance` for one `reserve`.
+    /// A second `advance` after one `reserve`.
     #[error("advanced twice: {tokens} tokens at position {len} whose reservation is already spent")]
     AdvancedTwice {
-        /// Tokens that the sequence has.
+        /// Tokens of the sequence.
         len: usize,
         /// Tokens to advance by.
         tokens: usize,
     },
-    /// A sequence starts with at least one token.
+    /// The prompt is empty; a sequence starts with at least one token.
     #[error("empty prompt: expected at least one token")]
     EmptyPrompt,
-    /// A query must at least see itself.
+    /// The window is empty; a query must at least see itself.
     #[error("empty window: expected a window of at least 1 token, found 0")]
     EmptyWindow,
-    /// `tokens_max` goes beyond what a position can say.
+    /// `tokens_max` exceeds the range of positions.
     #[error("tokens_max {tokens_max} is beyond the last position, {}", u32::MAX)]
     PositionRange {
-        /// What was asked for.
+        /// The value given.
         tokens_max: usize,
     },
     /// `truncate` to more tokens than there are.
     #[error("cannot truncate {len} tokens to {target}")]
     TruncateBeyond {
-        /// Tokens that the sequence has.
+        /// Tokens of the sequence.
         len: usize,
-        /// Tokens it was to have.
+        /// The requested length.
         target: usize,
     },
-    /// `truncate` to a length whose window reaches back into pages that were dropped.
+    /// `truncate` to a length with a window that reaches back into dropped pages.
     #[error("cannot truncate to {target} tokens: the window's positions below {dropped} are gone")]
     WindowGone {
-        /// Tokens that the sequence was to have.
+        /// The requested length.
         target: usize,
-        /// Positions below this one, sinks apart, were dropped.
+        /// Positions below this one, except the sinks, were dropped.
         dropped: usize,
     },
-    /// `truncate` to a length whose state is not kept.
+    /// `truncate` to a length without a kept state.
     #[error("cannot truncate to {target} tokens: their state is gone")]
     StateGone {
-        /// Tokens that the sequence was to have.
+        /// The requested length.
         target: usize,
     },
-    /// The host has no memory for the pool's accounting.
+    /// The host is out of memory for the pool's accounting.
     #[error("no memory for the books of {pages} pages")]
     BooksMemory {
         /// Pages of the pool.
         pages: usize,
     },
-    /// The host has no memory for the sequence's page table.
+    /// The host is out of memory for the sequence's page table.
     #[error("no memory for the books of a sequence of {tokens_max} tokens")]
     HostMemory {
-        /// Tokens that the sequence asked for.
+        /// The sequence's limit.
         tokens_max: usize,
     },
 }
 
 impl KvError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             KvError::OutOfPages { .. } | KvError::OutOfStates { .. } => ErrorKind::Overloaded,
@@ -123,7 +123,7 @@ impl KvError {
     }
 }
 
-/// The accounting contradicts itself: a defect of this crate.
+/// The accounting is inconsistent: a defect of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("KV books are inconsistent: {0}")]
 pub struct IntegrityError(pub String);

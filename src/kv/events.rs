@@ -1,37 +1,39 @@
-//! What changes in the prefixes that can be found: for routers, which send a request to where its beginning is.
+//! Cache events: changes of the findable pages, for routers that send a request to the engine that has its
+//! prefix.
+//! prefix.
 
 use super::ChainHash;
 use crate::ir::PageId;
 use crate::token::TokenId;
 
-/// A change of what can be found.
+/// A change of the findable pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// A page can be found.
+    /// A page can be found from now on.
     Stored(StoredPage),
     /// A page can no longer be found.
     Removed {
-        /// Its name.
+        /// The page's hash.
         hash: [u8; 32],
     },
-    /// A reader has missed changes. All that can be found follows.
+    /// The reader has missed changes. A listing of all findable pages follows.
     Cleared,
 }
 
-/// A full page that can be found.
+/// A full page that can be found by its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredPage {
-    /// Names the page with all that precedes it: 256 bits over model, salt and tokens.
+    /// Hash of the page and all that precedes it: 256 bits over model, salt and tokens.
     pub hash: [u8; 32],
-    /// The page before it; none for the first of a sequence.
+    /// Hash of the page before it; `None` for the first page of a sequence.
     pub parent: Option<[u8; 32]>,
-    /// Its tokens.
+    /// The page's tokens.
     pub tokens: Vec<TokenId>,
 }
 
-/// Changes that nobody has taken yet, and what each page that can be found holds.
+/// Events that were not taken yet, and the content of each findable page.
 #[derive(Debug)]
 pub(super) struct EventLog {
     changes: Vec<CacheEvent>,
@@ -44,7 +46,7 @@ impl EventLog {
         EventLog { changes: Vec::new(), pages: vec![None; pages] }
     }
 
-    /// A page can be found: the next behind `chain`.
+    /// Records that a page can be found, as the next one after `chain`.
     pub(super) fn store(&mut self, page: PageId, hash: ChainHash, chain: &[ChainHash], tokens: &[TokenId]) {
         let stored = StoredPage { hash, parent: chain.last().copied(), tokens: tokens.to_vec() };
         if let Some(place) = self.pages.get_mut(page.index()) {
@@ -63,7 +65,7 @@ impl EventLog {
         std::mem::take(&mut self.changes)
     }
 
-    /// All that can be found, the beginnings first.
+    /// All findable pages, each after its parent.
     pub(super) fn all(&self) -> Vec<CacheEvent> {
         let mut pages: Vec<_> = self.pages.iter().flatten().collect();
         pages.sort_by_key(|(before, _)| *before);

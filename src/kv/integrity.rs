@@ -1,5 +1,5 @@
-//! The proof that the accounting is right: everything `mod.rs` promises, recounted from nothing.
-//! For tests, and for an engine with nothing better to do.
+//! Integrity check: recounts from scratch every invariant that `mod.rs` promises. For tests and health
+//! checks.
 
 use super::manager::KvCacheManager;
 use super::sequence::{Reservation, Sequence};
@@ -7,12 +7,12 @@ use super::{IntegrityError, window};
 use crate::ir::{PAGE_TOKENS, PageId};
 
 impl KvCacheManager {
-    /// Recounts references from the page tables; checks that free, cached and used pages
-    /// partition the pool, that hash index and pages agree, that every page table covers its
-    /// sequence once and in order, and that each place of a sequence is either taken or vacant.
+    /// Recounts references from the page tables. Checks that free, cached and used pages partition the pool,
+    /// and that hash index and pages agree. Every page table must cover its sequence once and in order, and
+    /// each slot of a sequence must be either taken or vacant.
     ///
     /// # Errors
-    /// [`IntegrityError`] says what contradicts what.
+    /// [`IntegrityError`] with the contradiction.
     pub fn check_integrity(&self) -> Result<(), IntegrityError> {
         self.check_all().map_err(IntegrityError)
     }
@@ -71,7 +71,7 @@ impl KvCacheManager {
         Ok(())
     }
 
-    /// Each slot of state has the references that sequences and snapshots make, and is free if there are
+    /// Checks that each slot of state has the references of sequences and snapshots, and is free if it has
     /// none.
     fn check_states(&self) -> Result<(), String> {
         let (booked, free, snapshots) = self.states.booked();
@@ -120,7 +120,7 @@ impl KvCacheManager {
         }
     }
 
-    /// The chain is that of the tokens, and a full page that can be found has its hash.
+    /// Checks that the chain matches the tokens, and that a findable full page has its hash.
     fn check_chain(&self, sequence: &Sequence) -> Result<(), String> {
         let mut parent = None;
         for (index, (hash, tokens)) in
@@ -148,8 +148,8 @@ impl KvCacheManager {
     }
 }
 
-/// The table covers every position from 0 (or from the drop, after the sinks) to the length,
-/// without gap, and no page twice.
+/// Checks that the table covers every position from 0 (or from the drop, after the sinks) to the length,
+/// without a gap, and holds no page twice.
 fn check_table(sequence: &Sequence) -> Result<(), String> {
     let (table, len) = (&sequence.table, sequence.len());
     let dropped = window::dropped_to(sequence.spec.window, len);

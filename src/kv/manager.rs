@@ -1,4 +1,4 @@
-//! [`KvCacheManager`]: the calls an engine makes, each a short story told with pool and table.
+//! [`KvCacheManager`]: the calls that an engine makes, in terms of the pool and the page tables.
 
 use super::ChainHash;
 use super::page::PagePool;
@@ -8,13 +8,13 @@ use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpe
 use crate::ir::{PAGE_TOKENS, PageId, StateSlot};
 use crate::token::TokenId;
 
-/// Does the accounting of a KV pool; the backend owns its memory. See the [module](super).
+/// The accounting of a KV pool; the backend owns the memory. See the [module](super).
 #[derive(Debug)]
 pub struct KvCacheManager {
     pub(super) pool: PagePool,
     pub(super) sequences: Sequences,
     pub(super) states: StateBook,
-    /// The copies that the last `reserve` asked for: at most one, of the last page.
+    /// The copies that the last `reserve` requires: at most one, of the last page.
     copies: Vec<CopyPage>,
     copied: u64,
     prefix_tokens: u64,
@@ -37,8 +37,8 @@ impl KvCacheManager {
         })
     }
 
-    /// The same with `slots` slots of state: each sequence has one from its first step on, and a step takes
-    /// another. The rest keep snapshots.
+    /// Adds `slots` slots of recurrent state. Each sequence holds one from its first step on, and a step
+    /// takes another. The rest keep snapshots.
     ///
     /// # Errors
     /// [`KvError::StateSlots`] for a single one, [`KvError::BooksMemory`].
@@ -50,15 +50,14 @@ impl KvCacheManager {
         Ok(KvCacheManager { states: StateBook::new(slots).map_err(no_memory)?, ..self })
     }
 
-    /// Whether sequences have states.
+    /// Whether sequences have recurrent states.
     pub fn has_states(&self) -> bool {
         self.states.is_used()
     }
 
-    /// A new sequence for `prompt`. It starts with the longest run of full pages that an earlier
-    /// sequence with the same beginning has left, and always leaves at least one prompt token
-    /// to compute. Takes no page from the free ones, so a full pool is no hindrance. Where sequences have
-    /// states, the run ends at a page whose state is kept.
+    /// Starts a sequence for `prompt` with the longest run of full pages that an earlier sequence with the
+    /// same beginning has left. At least one prompt token remains to be computed. No free page is taken, so a
+    /// full pool is no hindrance. With recurrent states, the run ends at a page with a kept state.
     ///
     /// # Errors
     /// [`KvError::EmptyPrompt`], [`KvError::TooLong`] if the prompt is longer than `tokens_max`,
@@ -80,7 +79,7 @@ impl KvCacheManager {
         Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
     }
 
-    /// The page that holds these tokens behind that past.
+    /// The page that holds `tokens` after the prefix `past`, if one can be found.
     pub(super) fn find(
         &self,
         past: Option<&ChainHash>,
@@ -91,10 +90,10 @@ impl KvCacheManager {
         Some((hash, self.pool.prefix.find(&hash)?))
     }
 
-    /// A sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot):
-    /// every page that such a sequence still keeps is its own, holds nothing yet, and cannot be
-    /// found by others; so is its state. Fill all of [`KvCacheManager::pages`], and the slot that the next
-    /// [`KvCacheManager::states`] read, before anything else.
+    /// Starts a sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot). Every
+    /// page that such a sequence still keeps is its own, empty, and not findable by others; so is its state.
+    /// Fill all of [`KvCacheManager::pages`], and the slot that the next [`KvCacheManager::states`] reads,
+    /// before anything else.
     ///
     /// # Errors
     /// As [`KvCacheManager::allocate`], [`KvError::OutOfPages`] and [`KvError::OutOfStates`].
@@ -121,11 +120,10 @@ impl KvCacheManager {
         Ok(self.sequences.insert(sequence))
     }
 
-    /// Makes sure that the next `tokens` positions lie in pages that this sequence may write,
-    /// giving up cached pages for room. A last page that is shared is replaced by one of its
-    /// own: the backend must do the returned copies before any other call here. Where sequences have states,
-    /// the slot that the step writes is found, too. Allocates no memory, but for what
-    /// [`KvCacheManager::keep_events`] keeps.
+    /// Reserves writable pages for the next `tokens` positions, and evicts cached pages if needed. A shared
+    /// last page is replaced by the sequence's own: the backend must do the returned copies before any other
+    /// call here. With recurrent states, the slot that the step writes is reserved, too. Allocates no memory,
+    /// except for [`KvCacheManager::keep_events`].
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::OutOfPages`], [`KvError::OutOfStates`].
@@ -160,9 +158,9 @@ impl KvCacheManager {
         Ok(&self.copies)
     }
 
-    /// Moves the length over `tokens`, whose keys and values all layers have written; spends the
-    /// reservation. Pages that became full can be found from now on, pages that no query can see
-    /// any more are given back. Allocates no memory, but for what [`KvCacheManager::keep_events`] keeps.
+    /// Advances the length over `tokens`, after all layers have written their keys and values, and spends the
+    /// reservation. Pages that became full can be found from now on; pages that no query can see any more are
+    /// released. Allocates no memory, except for [`KvCacheManager::keep_events`].
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::NotReserved`],
@@ -178,12 +176,12 @@ impl KvCacheManager {
         Ok(())
     }
 
-    /// Cuts the sequence to its first `len` tokens and gives back every page behind them,
-    /// reserved ones too. A `reserve` must follow before the next `advance`.
+    /// Truncates the sequence to its first `len` tokens and releases every page after them, including
+    /// reserved ones. A `reserve` must follow before the next `advance`.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TruncateBeyond`], [`KvError::WindowGone`] if the window at that
-    /// length reaches back into dropped pages, [`KvError::StateGone`] if no state is kept of that length.
+    /// length reaches back into dropped pages, [`KvError::StateGone`] if no state of that length is kept.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), KvError> {
         let sequence = self.sequences.get_mut(seq)?;
         sequence.check_truncate(len)?;
@@ -209,8 +207,8 @@ impl KvCacheManager {
         Ok(())
     }
 
-    /// A second sequence with the same tokens, which shares all pages until one of the two
-    /// writes. Spoils an open reservation of `seq`: reserve again.
+    /// Forks a sequence: both share all pages until one of the two writes. Invalidates an open reservation of
+    /// `seq`: reserve again.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::HostMemory`].
@@ -226,7 +224,7 @@ impl KvCacheManager {
         Ok(self.sequences.insert(fork))
     }
 
-    /// Ends the sequence. Pages whose prefix can be found stay cached until someone needs them.
+    /// Ends the sequence. Pages with a findable prefix stay cached until they are evicted.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -234,16 +232,17 @@ impl KvCacheManager {
         let sequence = self.sequences.remove(seq)?;
         self.states.release(sequence.state);
         self.states.release(sequence.next_state);
-        // The end first: a prefix without its end is still of use, an end without its prefix not.
+        // The end is released first: a prefix without its end is still of use, an end without its prefix is
+        // not.
         for entry in sequence.table.live().iter().rev() {
             self.pool.release(entry.page);
         }
         Ok(())
     }
 
-    /// Ends a sequence whose keys and values are not to be trusted (NaN, a failed step): none of
-    /// its pages is found by a later sequence, nor those that its window has left behind (those that
-    /// [`KvCacheManager::truncate`] took are no longer its own). Sequences that have such a page already keep it.
+    /// Ends a sequence with untrusted keys and values (NaN, a failed step): no later sequence finds any of
+    /// its pages, including those that its window has dropped. Pages that [`KvCacheManager::truncate`] has
+    /// removed are no longer its own. Sequences that already share such a page keep it.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -252,7 +251,7 @@ impl KvCacheManager {
         for entry in sequence.table.live() {
             self.pool.prefix.unregister(entry.page);
         }
-        // A window may have left pages behind, which are cached.
+        // Pages that the window has dropped may be cached.
         let left = window::sink_pages(sequence.spec.window)..sequence.table.dropped / PAGE_TOKENS;
         let left = left.start..left.end.min(sequence.chain.len());
         for hash in sequence.chain.get(left).unwrap_or_default() {
@@ -262,17 +261,17 @@ impl KvCacheManager {
         self.release(seq)
     }
 
-    /// Pages that can be had: free ones, and cached ones that would be given up.
+    /// Pages that can be taken: free ones, and cached ones, which would be evicted.
     pub fn free_pages(&self) -> usize {
         self.pool.available()
     }
 
-    /// Pages that sequences have.
+    /// Pages held by sequences.
     pub fn used_pages(&self) -> usize {
         self.pool.len() - self.pool.available()
     }
 
-    /// What there is and what has happened.
+    /// Counters since the start, and the pages as they are now.
     pub fn stats(&self) -> KvStats {
         KvStats {
             pages: self.pool.len(),
@@ -298,7 +297,7 @@ impl KvCacheManager {
         Ok(sequence)
     }
 
-    /// Cuts a new sequence back to the longest beginning whose state is kept.
+    /// Cuts a new sequence back to its longest prefix with a kept state.
     fn start_at_a_state(&mut self, sequence: &mut Sequence) {
         while self.states.is_used() {
             let Some(past) = sequence.chain.last() else { return };
@@ -324,13 +323,13 @@ impl KvCacheManager {
         if needed > free { Err(KvError::OutOfPages { needed, free }) } else { Ok(()) }
     }
 
-    /// One of `needed` pages whose number `check_available` has accepted.
+    /// Takes one of `needed` pages, after `check_available` has accepted that number.
     fn take_page(&mut self, needed: usize) -> Result<PageId, KvError> {
         self.pool.take().ok_or(KvError::OutOfPages { needed, free: 0 })
     }
 }
 
-/// The hash of the first full page that is not in the chain yet and may be.
+/// The hash of the first full page after the chain, if it may be shared.
 fn next_hash(pool: &PagePool, sequence: &Sequence) -> Option<ChainHash> {
     let page = sequence.chain.len() * PAGE_TOKENS..(sequence.chain.len() + 1) * PAGE_TOKENS;
     if page.end > window::unclipped(sequence.spec.window) {
@@ -340,8 +339,8 @@ fn next_hash(pool: &PagePool, sequence: &Sequence) -> Option<ChainHash> {
     pool.prefix.hash(sequence.chain.last(), salt, sequence.tokens.get(page)?)
 }
 
-/// Makes pages that have become full findable. Where another page has the same past already,
-/// that one stays the one to be found.
+/// Makes pages that have become full findable. If another page with the same prefix is registered already,
+/// that one stays registered.
 fn register_full_pages(pool: &mut PagePool, sequence: &mut Sequence) {
     while let Some(hash) = next_hash(pool, sequence) {
         let index = sequence.table.index_of(sequence.chain.len() * PAGE_TOKENS);
@@ -353,7 +352,7 @@ fn register_full_pages(pool: &mut PagePool, sequence: &mut Sequence) {
     }
 }
 
-/// Gives back the pages that a window has left behind.
+/// Releases the pages that the window has passed.
 fn drop_unseen_pages(pool: &mut PagePool, sequence: &mut Sequence) {
     let dropped_to = window::dropped_to(sequence.spec.window, sequence.len());
     while let Some(entry) = sequence.table.drop_oldest(dropped_to) {

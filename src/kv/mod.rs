@@ -1,7 +1,7 @@
 //! The KV cache's accounting: which page of the pool holds which positions of which sequence.
 //!
-//! Page tables only. The backend owns the memory and never hears of sequences; this module
-//! never touches a key or a value. A caller (the engine) goes around this loop:
+//! Page tables only: the backend owns the memory and has no notion of sequences, and this module never
+//! touches a key or a value. A caller (the engine) goes around this loop:
 //!
 //! ```text
 //! allocate ──► reserve ──► copy the listed pages ──► run all layers ──► advance ──► … ──► release
@@ -9,18 +9,21 @@
 //!                     └────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What holds after every call (and [`KvCacheManager::check_integrity`] proves):
-//! - A page is in exactly one place: **free**, **cached** (no sequence has it, but a prefix can
-//! - A page that more than one sequence has, or that a prefix can be found in, is never written.
+//! Invariants after every call (see [`KvCacheManager::check_integrity`]):
+//! - A page is in exactly one place: **free**, **cached** (no sequence holds it, but a prefix can be found in
+//!   it) or **used** (one reference per sequence that holds it).
+//! - A page that more than one sequence holds, or that a prefix can be found in, is never written.
 //! - A call that fails changes nothing.
 //!
-//! Recurrent layers keep a state of fixed size instead of pages. Its slots are booked here, too
-//! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it.
-//! A prefix is then shared up to a page whose state is kept as a snapshot, and computed again behind it.
+//! Recurrent layers keep a state of fixed size instead of pages. Its slots are managed here, too
+//! ([`KvCacheManager::with_states`]): `reserve` takes the slot that a step writes, and `advance` makes it the
+//! current one. A prefix is then shared up to a page with a state kept as a snapshot, and recomputed after
+//! it.
 //!
-//! `manager` is the way in, `queries` what it says; `sequence` keeps one sequence's page table, `page` the
-//! references and the free list, `prefix` the hash chain and the cached pages, `state` the slots of state, `events` and `changes` what changes
-//! in what can be found, `snapshot` one sequence in a file.
+//! `manager` has the calls that change the accounting, `queries` those that read it. `sequence` holds one
+//! sequence's page table, `page` the references and the free list, `prefix` the hash chain and the cached
+//! pages, `state` the slots of state. `events` and `changes` report changes of the findable pages, and
+//! `snapshot` stores one sequence in a file.
 
 #![forbid(unsafe_code)]
 
@@ -47,67 +50,67 @@ use std::collections::TryReserveError;
 
 use crate::ir::{KvLayout, PageId, Window};
 
-/// Names a full page together with all that precedes it.
+/// Hash of a full page together with all that precedes it.
 type ChainHash = [u8; 32];
 
-/// A sequence of a [`KvCacheManager`]. The generation tag makes an id useless after its release,
-/// even when the place is taken again.
+/// The id of a sequence in a [`KvCacheManager`]. The generation tag invalidates the id at the release of its
+/// sequence, even if the slot is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SeqId {
     index: usize,
     generation: u64,
 }
 
-/// Whether sequences that begin alike share the pages of what they begin with.
+/// Whether sequences with a common prefix share its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixSharing {
-    /// Full pages are found again by a hash over the tokens and `salt`: the model's fingerprint,
-    /// and whatever else must keep caches apart (adapter, tenant).
+    /// Full pages are found by a hash over the tokens and `salt`: the model's fingerprint, and all else that
+    /// must keep caches apart (adapter, tenant).
     On {
-        /// Goes into every hash.
+        /// Input of every hash.
         salt: [u8; 32],
     },
-    /// Pages are never found again.
+    /// No page is found by a later sequence.
     Off,
 }
 
-/// What a [`KvCacheManager`] manages.
+/// Configuration of a [`KvCacheManager`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvConfig {
     /// Pages of the backend's pool; more than `u32::MAX` are not used.
     pub pages: usize,
-    /// Sharing of prefixes.
+    /// Prefix sharing.
     pub prefix: PrefixSharing,
 }
 
 impl KvConfig {
-    /// As many pages as fit in `bytes`, to the byte: nothing but pages is in a pool.
+    /// A pool of as many pages as fit in `bytes`; it holds nothing but pages.
     pub fn within(bytes: usize, layout: &KvLayout, prefix: PrefixSharing) -> KvConfig {
         KvConfig { pages: layout.pages_in(bytes), prefix }
     }
 }
 
-/// What a sequence asks for.
+/// Requirements of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceSpec {
     /// Most tokens that it will ever have, prompt included; at most `u32::MAX`.
     pub tokens_max: usize,
-    /// Its sliding window: pages that no query can see any more are given back.
+    /// Sliding window: pages that no query can see any more are released.
     pub window: Option<Window>,
-    /// Goes into every hash as well: only sequences of the same salt find each other's pages.
+    /// Prefix-cache salt, part of every hash: pages are shared only between sequences with equal salts.
     pub salt: Option<[u8; 32]>,
 }
 
 /// A new sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its id.
+    /// The sequence's id.
     pub seq: SeqId,
-    /// Positions `0 .. cached_tokens` are in shared pages already: start at `cached_tokens`.
+    /// Positions `0 .. cached_tokens` are in shared pages already: computing starts at `cached_tokens`.
     pub cached_tokens: usize,
 }
 
-/// A page whose content the backend must copy before the next step runs.
+/// A page copy that the backend must do before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPage {
     /// The shared page.
@@ -116,28 +119,28 @@ pub struct CopyPage {
     pub to: PageId,
 }
 
-/// Counts since the start, and the pages as they are now.
+/// Counters since the start, and the pages as they are now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvStats {
     /// Pages of the pool.
     pub pages: usize,
-    /// Pages that sequences have.
+    /// Pages held by sequences.
     pub used: usize,
-    /// Pages that no sequence has, kept for their prefix until someone needs the room.
+    /// Pages that no sequence holds, kept for their prefix until they are evicted.
     pub cached: usize,
-    /// Pages that hold nothing.
+    /// Free pages, which hold nothing.
     pub free: usize,
-    /// Sequences that live.
+    /// Live sequences.
     pub sequences: usize,
     /// Prompt tokens found in cached or shared pages.
     pub prefix_tokens: u64,
-    /// Cached pages given up for room.
+    /// Cached pages evicted.
     pub evictions: u64,
-    /// Pages copied because they were shared and about to be written.
+    /// Pages copied before a write because they were shared.
     pub copies: u64,
-    /// Slots of state that sequences have.
+    /// Slots of state held by sequences.
     pub states: usize,
-    /// States kept for their prefix until a sequence needs their slots.
+    /// States kept for their prefix until they are evicted.
     pub snapshots: usize,
 }
 

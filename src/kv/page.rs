@@ -1,4 +1,4 @@
-//! The pool's pages: references, the free list, and the way between free, cached and used.
+//! The page pool: references, the free list, and the transitions between free, cached and used.
 
 use std::collections::TryReserveError;
 
@@ -8,8 +8,8 @@ use super::prefix::PrefixIndex;
 use super::with_room;
 use crate::ir::PageId;
 
-/// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in
-/// `prefix`) or used (one reference for each sequence that has it).
+/// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in `prefix`) or
+/// used (one reference per sequence that holds it).
 #[derive(Debug)]
 pub(super) struct PagePool {
     references: Vec<u32>,
@@ -32,12 +32,12 @@ impl PagePool {
         self.references.len()
     }
 
-    /// Pages that hold nothing.
+    /// The free pages.
     pub(super) fn unused(&self) -> &[PageId] {
         &self.free
     }
 
-    /// Pages that [`PagePool::take`] can give.
+    /// Number of pages that [`PagePool::take`] can return.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.prefix.cached()
     }
@@ -46,7 +46,7 @@ impl PagePool {
         self.references[page.index()]
     }
 
-    /// A page with one reference: a free one, else the least recently used cached one.
+    /// Takes a page with one reference: a free one, else the least recently used cached one.
     pub(super) fn take(&mut self) -> Option<PageId> {
         let page = match self.free.pop() {
             Some(page) => page,
@@ -60,7 +60,7 @@ impl PagePool {
         Some(page)
     }
 
-    /// One more reference to a used or cached page.
+    /// Adds a reference to a used or cached page.
     pub(super) fn retain(&mut self, page: PageId) {
         let references = &mut self.references[page.index()];
         if *references == 0 {
@@ -69,7 +69,7 @@ impl PagePool {
         *references += 1;
     }
 
-    /// One reference less; the last one leaves the page cached if it can be found, else free.
+    /// Drops a reference. Without any, the page is cached if it can be found, else free.
     pub(super) fn release(&mut self, page: PageId) {
         let references = &mut self.references[page.index()];
         *references -= 1;
@@ -82,7 +82,7 @@ impl PagePool {
         }
     }
 
-    /// No page is found under `hash` any more; one that no sequence has is free.
+    /// Removes the page under `hash` from the index; it becomes free if no sequence holds it.
     pub(super) fn forget(&mut self, hash: &ChainHash) {
         let Some(page) = self.prefix.find(hash) else { return };
         self.prefix.unregister(page);

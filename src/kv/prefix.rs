@@ -1,9 +1,8 @@
-//! Prefixes that can be found again: a hash chain over full pages, and the cached pages that no
-//! sequence has, from the least to the most recently used.
+//! The prefix index: a hash chain over full pages, and the LRU list of cached pages, which no sequence holds.
 //!
-//! A page's hash covers its own tokens and its parent's hash, and the first parent is the salt, with the sequence's own;
-//! so an equal hash means an equal past under the same model. 256 bits: nobody finds two pasts
-//! with one hash. Who may register what is the manager's to decide.
+//! A page's hash covers its own tokens and its parent's hash; the first parent is the salt, together with the
+//! sequence's own salt. So an equal hash means an equal prefix under the same model: with 256 bits,
+//! collisions are infeasible. The manager decides which pages are registered.
 
 use std::collections::{HashMap, TryReserveError};
 
@@ -15,14 +14,14 @@ use crate::token::TokenId;
 /// No neighbour.
 const NONE: u32 = u32::MAX;
 
-/// A place in the list of cached pages.
+/// A page's links in the list of cached pages.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     older: u32,
     newer: u32,
 }
 
-/// The index from hashes to pages, and the order in which cached pages are given up.
+/// The index from hashes to pages, and the eviction order of cached pages.
 #[derive(Debug)]
 pub(super) struct PrefixIndex {
     salt: Option<ChainHash>,
@@ -32,7 +31,7 @@ pub(super) struct PrefixIndex {
     oldest: u32,
     newest: u32,
     cached: usize,
-    /// Kept where somebody wants to know of changes.
+    /// Event log, if changes are recorded.
     pub(super) log: Option<EventLog>,
 }
 
@@ -40,8 +39,8 @@ impl PrefixIndex {
     pub(super) fn new(sharing: PrefixSharing, pages: usize) -> Result<PrefixIndex, TryReserveError> {
         let (mut by_hash, mut salt) = (HashMap::new(), None);
         if let PrefixSharing::On { salt: given } = sharing {
-            // Twice the entries that there can be: the table then clears its tombstones in
-            // place and never grows in a step.
+            // Twice the possible entries: the table then clears its tombstones in place and never grows in a
+            // step.
             by_hash.try_reserve(pages.saturating_mul(2))?;
             salt = Some(given);
         }
@@ -60,13 +59,13 @@ impl PrefixIndex {
         })
     }
 
-    /// Whether pages can be found at all.
+    /// Whether prefix sharing is on.
     pub(super) fn shares(&self) -> bool {
         self.salt.is_some()
     }
 
-    /// The hash of a full page behind `parent` (none: the first page of a sequence with this salt). Nothing without
-    /// sharing.
+    /// The hash of a full page after `parent` (`None`: the first page of a sequence with salt `own`). `None`
+    /// without prefix sharing.
     pub(super) fn hash(
         &self,
         parent: Option<&ChainHash>,
@@ -76,7 +75,7 @@ impl PrefixIndex {
         let salt = self.salt.as_ref()?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(parent.unwrap_or(salt));
-        // A page has a fixed number of tokens, so a salt more makes another length.
+        // A page has a fixed number of tokens, so an additional salt is unambiguous by its length.
         if let (None, Some(own)) = (parent, own) {
             hasher.update(own);
         }
@@ -90,7 +89,8 @@ impl PrefixIndex {
         self.pages.get(hash).copied()
     }
 
-    /// Makes `page` the one to be found under `hash`, unless another page is already. It has `tokens`, behind `chain`.
+    /// Registers `page` under `hash`, unless another page is registered there. It holds `tokens` and follows
+    /// `chain`.
     pub(super) fn register(
         &mut self,
         page: PageId,
@@ -107,7 +107,7 @@ impl PrefixIndex {
         }
     }
 
-    /// The page can no longer be found.
+    /// Removes a page from the index, so that it can no longer be found.
     pub(super) fn unregister(&mut self, page: PageId) {
         if let Some(hash) = self.hashes[page.index()].take() {
             self.pages.remove(&hash);
@@ -125,17 +125,17 @@ impl PrefixIndex {
         self.hashes[page.index()].as_ref()
     }
 
-    /// Hashes that can be found.
+    /// Number of registered hashes.
     pub(super) fn registered(&self) -> usize {
         self.pages.len()
     }
 
-    /// Pages in the list.
+    /// Number of cached pages.
     pub(super) fn cached(&self) -> usize {
         self.cached
     }
 
-    /// Puts a page that no sequence has any more at the list's newest end.
+    /// Appends a page that no sequence holds any more at the list's newest end.
     pub(super) fn park(&mut self, page: PageId) {
         self.links[page.index()] = Link { older: self.newest, newer: NONE };
         match self.newest {
@@ -146,7 +146,7 @@ impl PrefixIndex {
         self.cached += 1;
     }
 
-    /// Takes a page out of the list.
+    /// Removes a page from the list.
     pub(super) fn unpark(&mut self, page: PageId) {
         let Link { older, newer } = self.links[page.index()];
         match older {
@@ -161,7 +161,7 @@ impl PrefixIndex {
         self.cached -= 1;
     }
 
-    /// Gives up the least recently used cached page.
+    /// Evicts the least recently used cached page.
     pub(super) fn evict(&mut self) -> Option<PageId> {
         let page = Some(self.oldest).filter(|&page| page != NONE).map(PageId)?;
         self.unpark(page);
@@ -169,8 +169,8 @@ impl PrefixIndex {
         Some(page)
     }
 
-    /// The cached pages, oldest first. Ends after as many steps as there are pages, even if the
-    /// links are broken.
+    /// The cached pages, oldest first. The iterator ends after at most as many steps as there are pages and
+    /// one more, even if the links are broken.
     pub(super) fn parked(&self) -> impl Iterator<Item = PageId> + '_ {
         let some = |page: u32| Some(page).filter(|&page| page != NONE);
         std::iter::successors(some(self.oldest), move |&page| some(self.links[page as usize].newer))

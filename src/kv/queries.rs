@@ -1,12 +1,13 @@
-//! What the accounting says of a sequence, and of one that could be. Nothing here changes it.
+//! Read-only queries of the accounting: about a sequence, and about one that could be started.
 
 use super::{KvCacheManager, KvError, SeqId, SequenceSpec, window};
 use crate::ir::{PAGE_TOKENS, PageRef, StateSlot, StateSlots, Window};
 use crate::token::TokenId;
 
 impl KvCacheManager {
-    /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does. Where
-    /// sequences have states, that may find fewer. Changes nothing, so a later call may find others.
+    /// Number of tokens of `prompt` that a new sequence would find cached, as in
+    /// [`KvCacheManager::allocate`]. With recurrent states, that may find fewer. Nothing is reserved, so a
+    /// later call may find others.
     pub fn cached_tokens(&self, prompt: &[TokenId], spec: &SequenceSpec) -> usize {
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
         let prompt = prompt.get(..shareable).unwrap_or_default();
@@ -18,7 +19,7 @@ impl KvCacheManager {
         PAGE_TOKENS * pages.count()
     }
 
-    /// Tokens whose keys and values are written.
+    /// Number of tokens with written keys and values.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -50,8 +51,8 @@ impl KvCacheManager {
         Ok(&self.sequences.get(seq)?.tokens)
     }
 
-    /// The sequence's pages by rising start, reserved ones included: what
-    /// [`StepInput::pages`](crate::ir::StepInput) asks for.
+    /// The sequence's pages by rising start, including reserved ones, as required by
+    /// [`StepInput::pages`](crate::ir::StepInput).
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -59,7 +60,8 @@ impl KvCacheManager {
         Ok(self.sequences.get(seq)?.table.live())
     }
 
-    /// The slots of state that the next step reads and writes, if sequences have states and it is reserved.
+    /// The slots of state that the next step reads and writes; `None` without recurrent states or a
+    /// reservation.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -68,8 +70,8 @@ impl KvCacheManager {
         Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
     }
 
-    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or
-    /// will have behind the step in flight. None if they fill no page, or the state is gone.
+    /// The slot with the state after the last page that `len` tokens fill. These tokens are those of the
+    /// sequence now, or after the step in flight. `None` if they fill no page, or if the state is gone.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -83,8 +85,8 @@ impl KvCacheManager {
         })
     }
 
-    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where
-    /// sequences have states that may be shared, those that fill pages, and only then the rest.
+    /// How many of the next `tokens` a step should compute, so that the state after them can be kept. If
+    /// states can be shared, these are the tokens up to the last full page, if there are any; else all.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].

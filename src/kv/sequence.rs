@@ -1,33 +1,33 @@
-//! One sequence: its tokens, its page table, its reservation; and the places sequences live in.
+//! One sequence: its tokens, its page table, its reservation; and the slots that sequences live in.
 //!
-//! Nothing here knows references or free pages; `manager` moves pages between this and the pool.
+//! References and free pages are not handled here; `manager` moves pages between sequences and the pool.
 
 use super::ChainHash;
 use super::{KvError, SeqId, SequenceSpec, window, with_room};
 use crate::ir::{PAGE_TOKENS, PageRef, StateSlot};
 use crate::token::TokenId;
 
-/// What `advance` may move over.
+/// The positions that `advance` may move over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reservation {
-    /// Nothing: `reserve` comes first.
+    /// None: `reserve` must come first.
     None,
     /// Positions up to this one.
     Open(usize),
-    /// Nothing any more: `advance` has been here.
+    /// None: `advance` has spent the reservation.
     Spent,
 }
 
 /// The pages of a sequence: those of the sinks, then the recent ones, by rising start.
 #[derive(Debug)]
 pub(super) struct PageTable {
-    /// `head ..` is alive.
+    /// The entries from `head` on are live.
     entries: Vec<PageRef>,
     head: usize,
     sink_pages: usize,
-    /// Position behind the last page.
+    /// Position after the last page.
     pub(super) end: usize,
-    /// End of the dropped region behind the sinks; 0 if nothing was dropped.
+    /// End of the dropped region after the sinks; 0 if nothing was dropped.
     pub(super) dropped: usize,
 }
 
@@ -36,7 +36,7 @@ impl PageTable {
         &self.entries[self.head..]
     }
 
-    /// Where the page that holds `position` is among the live ones.
+    /// Index of the page that holds `position`, among the live ones.
     pub(super) fn index_of(&self, position: usize) -> Option<usize> {
         let start = (position / PAGE_TOKENS * PAGE_TOKENS) as u32;
         self.live().binary_search_by_key(&start, |entry| entry.start).ok()
@@ -49,8 +49,8 @@ impl PageTable {
     /// Appends the page for positions `end ..`.
     pub(super) fn push(&mut self, page: crate::ir::PageId) {
         if self.entries.len() == self.entries.capacity() && self.head > 0 {
-            // At most half of the entries are alive (see `Sequence::new`), so each is moved
-            // once for each that was dropped.
+            // At most half of the entries are live (see `Sequence::new`), so at most one move is made per
+            // dropped page.
             self.entries.drain(..self.head);
             self.head = 0;
         }
@@ -58,7 +58,7 @@ impl PageTable {
         self.end += PAGE_TOKENS;
     }
 
-    /// Takes the last page off if it starts at `len` or behind.
+    /// Removes the last page if it starts at `len` or later.
     pub(super) fn pop_from(&mut self, len: usize) -> Option<PageRef> {
         let last = *self.live().last().filter(|entry| entry.start as usize >= len)?;
         self.entries.pop();
@@ -71,7 +71,7 @@ impl PageTable {
         len <= self.sink_pages * PAGE_TOKENS
     }
 
-    /// Forgets a drop that lies wholly behind `len`: the sinks alone are left.
+    /// Forgets a drop that lies entirely after `len`: only the sinks are left.
     pub(super) fn close_gap(&mut self, len: usize) {
         if self.dropped > 0 && self.is_within_sinks(len) {
             self.dropped = 0;
@@ -79,8 +79,8 @@ impl PageTable {
         }
     }
 
-    /// Takes the oldest page behind the sinks off if it ends at `dropped_to` or before.
-    /// Moves the sinks' entries up by one, which is cheaper than moving the rest down.
+    /// Removes the oldest page after the sinks if it ends at `dropped_to` or before. Moves the sinks' entries
+    /// up by one, which is cheaper than moving the rest down.
     pub(super) fn drop_oldest(&mut self, dropped_to: usize) -> Option<PageRef> {
         let oldest = self.head + self.sink_pages;
         let entry = *self.entries.get(oldest)?;
@@ -93,14 +93,14 @@ impl PageTable {
         Some(entry)
     }
 
-    /// Leaves out the pages that a window has dropped: all from here to `dropped` (0: none).
+    /// Skips the pages that a window has dropped: all from here to `dropped` (0: none).
     pub(super) fn skip_to(&mut self, dropped: usize) {
         self.end = self.end.max(dropped);
         self.dropped = dropped;
     }
 }
 
-/// A sequence's accounting. Everything has its final capacity from the start.
+/// A sequence's accounting. All vectors have their final capacity from the start.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// The tokens of positions `0 .. len`.
@@ -110,13 +110,13 @@ pub(super) struct Sequence {
     pub(super) table: PageTable,
     pub(super) spec: SequenceSpec,
     pub(super) reservation: Reservation,
-    /// The state behind the tokens: none before the first, or where there are no states.
+    /// The state after the tokens; `None` before the first token or without recurrent states.
     pub(super) state: Option<StateSlot>,
-    /// Where the next step leaves the state; reserved with the pages.
+    /// The slot that the next step writes; reserved with the pages.
     pub(super) next_state: Option<StateSlot>,
-    /// The past of the last snapshot of what is behind the prompt.
+    /// Prefix of the last snapshot taken after the prompt.
     pub(super) last_snapshot: Option<ChainHash>,
-    /// Tokens that it was allocated with.
+    /// Number of tokens at allocation.
     pub(super) prompt: usize,
 }
 
@@ -130,7 +130,7 @@ impl Sequence {
         if spec.window.is_some_and(|window| window.window == 0) {
             return Err(KvError::EmptyWindow);
         }
-        // Without a window a sequence cannot outgrow the pool, whatever it asks for.
+        // Without a window a sequence cannot outgrow the pool, whatever its `tokens_max`.
         let pool = pages.saturating_mul(PAGE_TOKENS);
         let tokens = if spec.window.is_some() { tokens_max } else { tokens_max.min(pool) };
         let chain = tokens.min(pool).min(window::unclipped(spec.window)) / PAGE_TOKENS;
@@ -155,7 +155,7 @@ impl Sequence {
         })
     }
 
-    /// A copy with the same room that has the pages below the length only.
+    /// A copy with the same capacity, without the pages after the length.
     pub(super) fn fork(&self, pages: usize) -> Result<Sequence, KvError> {
         let mut fork = Sequence::new(self.spec, pages)?;
         fork.tokens.extend_from_slice(&self.tokens);
@@ -173,7 +173,7 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// The hash of all its tokens, if they fill pages that may be shared.
+    /// The hash of all its tokens, if they fill shareable pages.
     pub(super) fn whole_past(&self) -> Option<ChainHash> {
         self.chain.last().copied().filter(|_| self.chain.len() * PAGE_TOKENS == self.len())
     }
@@ -185,7 +185,7 @@ impl Sequence {
         end.ok_or(KvError::TooLong { len, tokens, tokens_max })
     }
 
-    /// Whether `advance` may move over `tokens` tokens.
+    /// Checks that `advance` may move over `tokens` tokens.
     pub(super) fn check_advance(&self, tokens: usize) -> Result<(), KvError> {
         let (len, end) = (self.len(), self.end_after(tokens)?);
         match self.reservation {
@@ -198,7 +198,7 @@ impl Sequence {
         }
     }
 
-    /// Whether a sequence cut to `target` tokens would still see all it should.
+    /// Checks that a sequence cut to `target` tokens still has every position that its window sees.
     pub(super) fn check_truncate(&self, target: usize) -> Result<(), KvError> {
         if target > self.len() {
             return Err(KvError::TruncateBeyond { len: self.len(), target });
@@ -212,7 +212,7 @@ impl Sequence {
     }
 }
 
-/// Where a sequence lives.
+/// A slot of the table of sequences.
 #[derive(Debug)]
 struct Place {
     generation: u64,
@@ -260,7 +260,7 @@ impl Sequences {
         self.places.len() - self.vacant.len()
     }
 
-    /// Places, and those of them that are listed as vacant.
+    /// Number of slots, and the vacant ones.
     pub(super) fn places(&self) -> (usize, &[usize]) {
         (self.places.len(), &self.vacant)
     }

@@ -1,9 +1,9 @@
-//! The slots of state that recurrent layers have for each sequence: which are free, which a sequence has, and
-//! which are kept as snapshots, found by the hash of what they have seen.
+//! Slots of recurrent state: which are free, which are held by sequences, and which are kept as snapshots,
+//! found by the hash of their prefix.
 //!
-//! A step reads one slot and writes another, so what is in a slot never changes while someone has it: a
-//! snapshot is one more reference. Snapshots take what room sequences leave; the least recently used one goes
-//! first.
+//! A step reads one slot and writes another, so a slot never changes while it has a reference; a snapshot is
+//! one more reference. Snapshots use the slots that sequences leave free; the least recently used one is
+//! evicted first.
 
 use std::collections::{HashMap, TryReserveError};
 
@@ -12,13 +12,13 @@ use super::sequence::Sequence;
 use super::with_room;
 use crate::ir::StateSlot;
 
-/// Every slot is free (no reference) or has one reference for each sequence and each snapshot.
+/// Every slot is free (no reference) or has one reference per sequence and per snapshot.
 #[derive(Debug, Default)]
 pub(super) struct StateBook {
     references: Vec<u32>,
     free: Vec<StateSlot>,
     snapshots: HashMap<ChainHash, Snapshot>,
-    /// Counts uses of snapshots.
+    /// Counts uses of snapshots, for their eviction order.
     clock: u64,
 }
 
@@ -35,13 +35,13 @@ impl StateBook {
         references.resize(count as usize, 0);
         free.extend((0..count).rev().map(StateSlot));
         let mut snapshots = HashMap::new();
-        // Twice the entries that there can be: the table then clears its tombstones in place and never grows in
-        // a step.
+        // Twice the possible entries: the table then clears its tombstones in place and never grows in a
+        // step.
         snapshots.try_reserve(2 * count as usize)?;
         Ok(StateBook { references, free, snapshots, clock: 0 })
     }
 
-    /// Whether sequences have states at all.
+    /// Whether sequences have recurrent states.
     pub(super) fn is_used(&self) -> bool {
         !self.references.is_empty()
     }
@@ -50,22 +50,22 @@ impl StateBook {
         self.references.len()
     }
 
-    /// Snapshots kept.
+    /// Number of snapshots.
     pub(super) fn snapshots(&self) -> usize {
         self.snapshots.len()
     }
 
-    /// Slots that [`StateBook::take`] can give.
+    /// Number of slots that [`StateBook::take`] can return.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.idle().count()
     }
 
-    /// Snapshots that no sequence has.
+    /// Snapshots that no sequence shares.
     fn idle(&self) -> impl Iterator<Item = (&ChainHash, &Snapshot)> {
         self.snapshots.iter().filter(|(_, snapshot)| self.references[snapshot.slot.index()] == 1)
     }
 
-    /// A slot with one reference: a free one, else that of the least recently used snapshot.
+    /// Takes a slot with one reference: a free one, else that of the least recently used snapshot.
     pub(super) fn take(&mut self) -> Option<StateSlot> {
         if self.free.is_empty() {
             let oldest = self.idle().min_by_key(|(_, snapshot)| snapshot.used).map(|(&hash, _)| hash)?;
@@ -89,7 +89,7 @@ impl StateBook {
         }
     }
 
-    /// The snapshot of a past, if there is one.
+    /// The snapshot of the prefix `past`, if there is one; this counts as a use.
     pub(super) fn find(&mut self, past: &ChainHash) -> Option<StateSlot> {
         self.clock += 1;
         let snapshot = self.snapshots.get_mut(past)?;
@@ -97,13 +97,13 @@ impl StateBook {
         Some(snapshot.slot)
     }
 
-    /// No snapshot of this past is found any more.
+    /// Removes the snapshot of the prefix `past`.
     pub(super) fn forget(&mut self, past: &ChainHash) {
         let snapshot = self.snapshots.remove(past);
         self.release(snapshot.map(|snapshot| snapshot.slot));
     }
 
-    /// Keeps a state as the snapshot of `past`, unless there is one already. Returns whether it is kept now.
+    /// Keeps a state as the snapshot of `past`, unless there is one already. Returns whether it was added.
     fn keep(&mut self, past: ChainHash, slot: StateSlot) -> bool {
         if self.find(&past).is_some() {
             return false;
@@ -113,8 +113,9 @@ impl StateBook {
         true
     }
 
-    /// Moves a sequence, which has its new tokens, on to the state behind them. Where they end with a page
-    /// that can be found, the state is kept; behind the prompt only the newest of those that it kept itself.
+    /// Moves a sequence, which already has its new tokens, on to the state after them. If the tokens end with
+    /// a shareable page, the state is kept as a snapshot. After the prompt, only the newest of a sequence's
+    /// own snapshots is kept.
     pub(super) fn advance(&mut self, sequence: &mut Sequence, tokens: usize) {
         if sequence.next_state.is_none() || tokens == 0 {
             return;
@@ -131,7 +132,7 @@ impl StateBook {
         }
     }
 
-    /// By slot: the references that are booked, and whether it is listed as free; and the slots of snapshots.
+    /// For the integrity check: the references by slot, the free slots, and the slots of snapshots.
     pub(super) fn booked(&self) -> (&[u32], &[StateSlot], impl Iterator<Item = StateSlot>) {
         (&self.references, &self.free, self.snapshots.values().map(|snapshot| snapshot.slot))
     }

@@ -1,5 +1,5 @@
-//! The accounting against its contract: one test a rule, one a refusal. `states.rs` beside this
-//! has those of states, and `model.rs` plays long random games.
+//! Tests of the accounting's contract: one per rule, and one per refusal. `states.rs` covers recurrent
+//! states, and `model.rs` plays long random games.
 
 mod model;
 mod states;
@@ -43,7 +43,7 @@ fn starts(kv: &KvCacheManager, seq: SeqId) -> Vec<u32> {
     kv.pages(seq).unwrap().iter().map(|entry| entry.start).collect()
 }
 
-/// Asserts that `call` is refused with `error` and changes nothing that can be seen.
+/// Asserts that `call` is refused with `error` and changes nothing visible.
 fn refused<T: std::fmt::Debug>(
     kv: &mut KvCacheManager,
     seq: SeqId,
@@ -80,7 +80,7 @@ fn a_prefix_is_found_in_whole_pages_and_leaves_a_token_to_compute() {
     let prompt = ids(0..48);
     let first = written(&mut kv, &prompt, spec(64));
     assert_eq!(first.cached_tokens, 0);
-    // Alive or released, its pages are found.
+    // Its pages are found, whether it is live or released.
     for alive in [true, false] {
         let second = kv.allocate(&prompt, spec(64)).unwrap();
         assert_eq!(second.cached_tokens, 32, "48 would leave nothing to compute");
@@ -142,7 +142,7 @@ fn the_least_recently_used_prefix_goes_first_and_its_end_before_its_beginning() 
     };
     assert_eq!(cached(&mut kv, &ids(100..140)), 32);
     assert_eq!(cached(&mut kv, &ids(0..40)), 16, "the end of the oldest prefix is gone");
-    // Use makes young: now the second prefix is the older one.
+    // A use makes a prefix young: now the second prefix is the older one.
     write(&mut kv, seq, &ids(0..16));
     assert_eq!(cached(&mut kv, &ids(100..140)), 16);
     assert_eq!(cached(&mut kv, &ids(0..40)), 16);
@@ -200,7 +200,7 @@ fn pages_that_a_window_has_clipped_are_never_shared() {
     kv.release(seq).unwrap();
     let plain = written(&mut kv, &prompt, spec(128));
     assert_eq!(plain.cached_tokens, 32);
-    // And a sequence with a window takes no more than that from one without.
+    // A sequence with a window takes no more than that from one without.
     assert_eq!(kv.allocate(&prompt, windowed(128, 24, 10)).unwrap().cached_tokens, 32);
     assert_eq!(kv.allocate(&prompt, windowed(128, 64, 0)).unwrap().cached_tokens, 64);
     assert_eq!(kv.allocate(&prompt, spec(128)).unwrap().cached_tokens, 96);
@@ -378,7 +378,7 @@ fn what_no_sequence_can_be_is_refused() {
     refused(&mut kv, seq, KvError::PositionRange { tokens_max }, |kv| {
         kv.allocate(&ids(0..4), spec(tokens_max))
     });
-    // Without a window the pool bounds the books, however much is asked for.
+    // Without a window the pool bounds the accounting, however large `tokens_max` is.
     kv.allocate(&ids(0..4), spec(u32::MAX as usize)).unwrap();
 }
 

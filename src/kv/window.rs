@@ -1,15 +1,15 @@
-//! The arithmetic of sliding windows with sinks, in one place. Mirrors the rule of
-//! [`Window`]: a query at `p` sees positions below `sinks` and those above `p − window`.
+//! The arithmetic of sliding windows with attention sinks. Mirrors the rule of [`Window`]: a query at `p`
+//! sees positions below `sinks` and those above `p − window`.
 
 use crate::ir::{PAGE_TOKENS, Window};
 
-/// The first position that a query at `len` or later still sees, sinks apart.
+/// The first position that a query at `len` or later still sees, except for sinks.
 pub(super) fn horizon(window: Option<Window>, len: usize) -> usize {
     window.map_or(0, |w| (len + 1).saturating_sub(w.window as usize))
 }
 
-/// Queries below this position see all of their past, so that what they compute is what a
-/// sequence without a window computes. Only such positions may be shared.
+/// Queries below this position see all of their past, so they compute the same as in a sequence without a
+/// window. Only such positions may be shared.
 pub(super) fn unclipped(window: Option<Window>) -> usize {
     window.map_or(usize::MAX, |w| (w.window as usize).saturating_add(w.sinks as usize))
 }
@@ -19,8 +19,8 @@ pub(super) fn sink_pages(window: Option<Window>) -> usize {
     window.map_or(0, |w| (w.sinks as usize).div_ceil(PAGE_TOKENS))
 }
 
-/// Where the dropped region ends once a sequence has `len` tokens: all pages from the sinks up
-/// to here are out of sight. Zero if none are.
+/// End of the dropped region of a sequence of `len` tokens: all pages from the sinks up to here are out of
+/// sight. 0 if there are none.
 pub(super) fn dropped_to(window: Option<Window>, len: usize) -> usize {
     let end = horizon(window, len) / PAGE_TOKENS * PAGE_TOKENS;
     if end > sink_pages(window) * PAGE_TOKENS { end } else { 0 }

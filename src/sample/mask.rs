@@ -1,15 +1,17 @@
-//! Which tokens an answer may go on with: the hook for grammars.
+//! Token masks: the hook for grammars and other constraints on an answer.
 
 use super::SampleError;
 use crate::token::TokenId;
 
-/// What an answer may be made of: a grammar, a choice, a format. It sees the answer's tokens, not the prompt's.
+/// A constraint on an answer: a grammar, a choice, a format. It sees the answer's tokens, not the prompt's.
 ///
-/// It runs on a few threads beside the engine's, one call at a time: after a choice it says what must follow, and what
-/// may come next is looked at while the model's step runs. A step waits 50 ms for masks; answers without one do not wait
-/// longer for a slow one, others with one share its threads. A mask that panics, that takes longer than 5 seconds, that
-/// allows nothing or that names a token outside the vocabulary fails its own request with a [`SampleError`]. With the feature `constraints`, [`Engine::constrain`](crate::Engine) makes masks of JSON schemas and
-/// grammars.
+/// A mask runs on the engine's few mask threads, one call at a time. After each choice it first returns the
+/// forced tokens; then it computes the allowed ones while the model's step runs. A step waits at most 50 ms
+/// for masks, longer if the model has recurrent states. A slower mask does not delay answers without a mask
+/// any further, but it shares its threads with other masks. A mask fails its own request with a
+/// [`SampleError`] if it panics, takes longer than 5 seconds, allows nothing, or names a token outside the
+/// vocabulary. With the feature `constraints`, [`Engine::constrain`](crate::Engine) makes masks of JSON
+/// schemas and grammars.
 ///
 /// ```
 /// use ottava::sample::{TokenMask, TokenSet};
@@ -34,25 +36,26 @@ use crate::token::TokenId;
 /// # }
 /// ```
 pub trait TokenMask: Send {
-    /// Puts what may come behind `answer` into `allowed`, which is empty. The model's end of turn is a token like any
-    /// other: an answer may end where it is allowed.
+    /// Inserts the tokens that may follow `answer` into `allowed`, which is empty. The end-of-turn token is a
+    /// token like any other: an answer may end where it is allowed.
     fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet);
 
-    /// The tokens that must come behind `answer`, as far as there is no choice. They are not sampled, and several
-    /// take one step. It is called with the answer of before and more, or again with the same one.
+    /// The tokens that must follow `answer`, as far as there is no choice. They are not sampled, and several
+    /// take one step. Successive calls get a longer answer or the same one again. Default: none.
     fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
         let _ = answer;
         &[]
     }
 
-    /// Whether the answer is complete: it ends then, with [`FinishReason::Mask`](crate::engine::FinishReason::Mask).
+    /// Whether the answer is complete; it then ends with
+    /// [`FinishReason::Mask`](crate::engine::FinishReason::Mask). Default: false.
     fn is_finished(&self, answer: &[TokenId]) -> bool {
         let _ = answer;
         false
     }
 }
 
-/// A constraint in one line, of an answer that may end anywhere it is allowed to.
+/// A closure as a mask, for an answer that may end anywhere it is allowed to.
 ///
 /// ```
 /// # use ottava::{Request, TokenId, sample::TokenSet};
@@ -65,28 +68,28 @@ impl<F: FnMut(&[TokenId], &mut TokenSet) + Send> TokenMask for F {
     }
 }
 
-/// A set of tokens of a vocabulary: a bit each.
+/// A set of tokens of a vocabulary, one bit each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TokenSet {
     vocab: usize,
     words: Vec<u32>,
-    /// The first token that was put in and is none of the vocabulary's.
+    /// The first inserted token outside the vocabulary.
     outside: Option<TokenId>,
     failure: Option<&'static str>,
 }
 
 impl TokenSet {
-    /// An empty set of a vocabulary of so many tokens.
+    /// An empty set for a vocabulary of `vocab` tokens.
     pub fn new(vocab: usize) -> TokenSet {
         TokenSet { vocab, words: vec![0; vocab.div_ceil(32)], outside: None, failure: None }
     }
 
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Puts a token in. One outside the vocabulary fails the request.
+    /// Inserts a token. One outside the vocabulary fails the request.
     pub fn insert(&mut self, token: TokenId) {
         match self.words.get_mut(token.index() / 32) {
             Some(word) if token.index() < self.vocab => *word |= 1 << (token.0 % 32),
@@ -94,14 +97,14 @@ impl TokenSet {
         }
     }
 
-    /// Takes a token out.
+    /// Removes a token.
     pub fn remove(&mut self, token: TokenId) {
         if let Some(word) = self.words.get_mut(token.index() / 32) {
             *word &= !(1 << (token.0 % 32));
         }
     }
 
-    /// Puts the whole vocabulary in.
+    /// Inserts the whole vocabulary.
     pub fn insert_all(&mut self) {
         self.words.fill(u32::MAX);
         if let Some(last) = self.words.last_mut() {
@@ -109,25 +112,25 @@ impl TokenSet {
         }
     }
 
-    /// Takes all tokens out.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.words.fill(0);
         (self.outside, self.failure) = (None, None);
     }
 
-    /// Whether a token is in.
+    /// Whether a token is in the set.
     pub fn contains(&self, token: TokenId) -> bool {
         self.words.get(token.index() / 32).is_some_and(|word| word >> (token.0 % 32) & 1 == 1)
     }
 
-    /// Makes the logits of all tokens that are not in −∞.
+    /// Sets the logits of all tokens outside the set to −∞.
     pub(crate) fn mask(&self, logits: &mut [f32]) {
         let words = self.words.iter().copied().chain(std::iter::repeat(0));
         for (logits, word) in logits.chunks_mut(32).zip(words) {
             match word {
                 u32::MAX => {}
                 0 => logits.fill(f32::NEG_INFINITY),
-                // A choice without a branch runs in vector registers.
+                // A select without a branch runs in vector registers.
                 _ => logits.iter_mut().enumerate().for_each(|(bit, logit)| {
                     *logit = if word & (1 << bit) == 0 { f32::NEG_INFINITY } else { *logit };
                 }),
@@ -135,22 +138,23 @@ impl TokenSet {
         }
     }
 
-    /// How many tokens are in.
+    /// Number of tokens in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no token is in.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// The bits, for whoever has them already: bit `i % 32` of word `i / 32` is token `i`.
+    /// The bits of the set, for masks that compute bits: bit `i % 32` of word `i / 32` is token `i`.
     pub fn words_mut(&mut self) -> &mut [u32] {
         &mut self.words
     }
 
-    /// Fills the set with bits as [`TokenSet::words_mut`] has them. Those beyond the vocabulary are left out.
+    /// Replaces the set by bits in the layout of [`TokenSet::words_mut`]. Bits beyond the vocabulary are
+    /// ignored.
     pub fn fill(&mut self, words: &[u32]) {
         self.words.fill(0);
         self.words.iter_mut().zip(words).for_each(|(word, from)| *word = *from);
@@ -159,16 +163,16 @@ impl TokenSet {
         }
     }
 
-    /// Says that the mask cannot tell what may come: the request fails for that reason.
+    /// Reports that the mask cannot compute the allowed tokens: the request fails with this reason.
     pub fn fail(&mut self, reason: &'static str) {
         self.failure = Some(reason);
     }
 
-    /// Checks what was put in.
+    /// Checks the set.
     ///
     /// # Errors
-    /// [`SampleError::MaskFailed`] if the mask says so, [`SampleError::MaskToken`] for a token outside the vocabulary,
-    /// [`SampleError::NothingAllowed`] for none at all.
+    /// [`SampleError::MaskFailed`] after [`TokenSet::fail`], [`SampleError::MaskToken`] for a token outside
+    /// the vocabulary, [`SampleError::NothingAllowed`] for an empty set.
     pub fn check(&self) -> Result<(), SampleError> {
         if let Some(reason) = self.failure {
             return Err(SampleError::MaskFailed(reason));
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is put in and taken out, in and around the last word.
+        /// Any insertions and removals, in and around the last word.
         #[test]
         fn a_set_is_a_set(
             vocab in 1..100u32, changes in prop::collection::vec((0..140u32, any::<bool>()), 0..60), all: bool,

@@ -1,7 +1,8 @@
-//! From logits to a token: parameters and their checks; the choice itself is in `sampler`, what may be chosen in `mask`.
+//! Sampling: from logits to a token. Here are the parameters and their checks; `sampler` makes the choice,
+//! and `mask` restricts it.
 //!
 //! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
-//! request's sampling into numbers for a backend that samples itself.
+//! request's parameters into numbers for a backend that samples itself.
 //!
 //! ```
 //! use ottava::Sampling;
@@ -28,30 +29,32 @@ pub use sampler::{Sampler, best_logits, log_sum_exp};
 use crate::kind::ErrorKind;
 use crate::token::TokenId;
 
-/// How the next token is chosen. The default is greedy.
+/// Sampling parameters of a request. Default: greedy.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// Divides the logits; 0 is greedy (ties go to the lowest id).
+    /// Divides the logits; 0 is greedy (ties go to the lowest id). Range: 0 to 100. Default: 0.
     pub temperature: f32,
-    /// Keeps the `top_k` most likely tokens; 0 keeps all.
+    /// Keeps the `top_k` most likely tokens; 0 keeps all. Default: 0.
     pub top_k: usize,
-    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all.
+    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all. Range: above 0, at
+    /// most 1. Default: 1.
     pub top_p: f32,
-    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
+    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all. Range: 0 to 1. Default: 0.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of the last tokens (prompt included); 1 is off.
-    /// (Keskar et al. 2019, "CTRL".)
+    /// (Keskar et al. 2019, "CTRL".) Range: 0.01 to 100. Default: 1.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens generated among the last ones.
+    /// Subtracted from the logits of tokens generated among the last ones. Range: -100 to 100. Default: 0.
     pub presence_penalty: f32,
-    /// Subtracted for each time a token was generated among the last ones.
+    /// Subtracted for each time a token was generated among the last ones. Range: -100 to 100. Default: 0.
     pub frequency_penalty: f32,
-    /// How many of the last tokens, prompt included, the penalties look at.
+    /// Number of last tokens, prompt included, that the penalties cover. Default: 64.
     pub penalty_last_n: usize,
-    /// Added to the logits of single tokens; negative infinity forbids one.
+    /// Added to the logits of single tokens; negative infinity forbids a token. At most 1,000,000. Default:
+    /// none.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Equal seeds replay bit-equal.
+    /// Seed of the random numbers; equal seeds replay bit-equal. Default: 0.
     pub seed: u64,
 }
 
@@ -72,29 +75,29 @@ impl Default for Sampling {
     }
 }
 
-/// What is wrong with sampling parameters or with logits.
+/// Invalid sampling parameters, unusable logits, or a failed mask.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// A parameter out of its range.
+    /// A parameter is out of its range.
     #[error("{name}: expected {expected}, found {found}")]
     Parameter {
         /// The parameter.
         name: &'static str,
         /// Its range.
         expected: &'static str,
-        /// What was given.
+        /// The value given.
         found: f64,
     },
-    /// A bias for a token that the model does not have.
+    /// A bias names a token outside the vocabulary.
     #[error("logit_bias: token {token} is outside the vocabulary of {vocab}")]
     Token {
         /// The id given.
         token: TokenId,
-        /// Tokens of the model.
+        /// Size of the vocabulary.
         vocab: usize,
     },
-    /// The model computed no usable logits.
+    /// The model computed unusable logits.
     #[error("the logit of token {token} is {value}")]
     NonFinite {
         /// The first such token.
@@ -102,21 +105,21 @@ pub enum SampleError {
         /// NaN or positive infinity.
         value: f32,
     },
-    /// The backend sampled, and found no token that it may take.
+    /// The backend sampled, and found no token to take.
     #[error("no token can be sampled: a logit is NaN or +inf, or all are -inf")]
     Unusable,
     /// Bias and mask forbid every token.
     #[error("no token is allowed")]
     NothingAllowed,
-    /// A mask names a token that the model does not have.
+    /// A mask names a token outside the vocabulary.
     #[error("mask: token {token} is outside the vocabulary of {vocab}")]
     MaskToken {
         /// The id given.
         token: TokenId,
-        /// Tokens of the model.
+        /// Size of the vocabulary.
         vocab: usize,
     },
-    /// A request's mask could not tell what may come.
+    /// A request's mask could not compute the allowed tokens.
     #[error("mask: {0}")]
     MaskFailed(&'static str),
     /// A request's mask panicked.
@@ -125,7 +128,7 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             SampleError::Parameter { .. }
@@ -139,7 +142,7 @@ impl SampleError {
         }
     }
 
-    /// The parameter that is at fault.
+    /// The parameter at fault.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             SampleError::Parameter { name, .. } => Some(name),
@@ -152,7 +155,7 @@ impl SampleError {
     }
 }
 
-/// Largest bias. A penalty may make a hundred times as much of it, and that must be a number still.
+/// Largest logit bias. A penalty may multiply it by a hundred, and the result must stay finite.
 const BIAS_MAX: f32 = 1e6;
 
 impl Sampling {
@@ -186,7 +189,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether tokens change the logits of what follows them.
+    /// Whether earlier tokens change the logits of later ones.
     pub(crate) fn penalises(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -219,7 +222,7 @@ mod tests {
         );
     }
 
-    /// A parameter by its name.
+    /// Default parameters with one of them changed, by name.
     fn with(name: &str, value: f32) -> Sampling {
         let mut sampling = Sampling::default();
         match name {
@@ -234,7 +237,7 @@ mod tests {
         sampling
     }
 
-    /// Each bound is allowed, its neighbour beyond it is not, nor is anything that is no number.
+    /// Each bound is allowed; values beyond it, NaN and infinities are not.
     #[test]
     fn every_parameter_keeps_to_its_bounds() {
         let bounds: [(&str, f32, f32); 6] = [
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!(with("logit_bias", 1.0).check(9), Err(outside));
     }
 
-    /// Counts have no bound: everything is kept, everything is looked at.
+    /// Counts have no upper bound.
     #[test]
     fn counts_may_be_anything() {
         for count in [0, 1, usize::MAX] {

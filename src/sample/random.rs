@@ -1,8 +1,8 @@
 //! Counter-based random numbers: the number at (seed, index), without any state.
 //!
-//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
-//! Because nothing is carried from draw to draw, preemption, batching and replay cannot disturb a
-//! sequence's samples, and a GPU thread computes the same number.
+//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"). No state
+//! is carried from draw to draw, so preemption, batching and replay cannot change a sequence's samples, and a
+//! GPU thread computes the same number.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];

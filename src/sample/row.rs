@@ -1,5 +1,5 @@
-//! A request's sampling as backends take it: numbers instead of seeds, logits' adjustments instead of
-//! histories.
+//! Sampling parameters in a backend's form: a random number instead of a seed, logit adjustments instead of a
+//! history.
 
 use super::{Sampling, uniform};
 use crate::ir::{LogitAdjustment, RowSampling};
@@ -10,19 +10,19 @@ use crate::token::TokenId;
 pub struct History<'a> {
     /// Prompt and generated tokens.
     pub tokens: &'a [TokenId],
-    /// How many of them are the prompt.
+    /// Number of prompt tokens.
     pub prompt: usize,
 }
 
 impl History<'_> {
-    /// Index of the token to be chosen, among the generated ones.
+    /// Index of the next token among the generated ones.
     pub fn position(&self) -> u64 {
         self.tokens.len().saturating_sub(self.prompt) as u64
     }
 }
 
-/// How token number `position` of an answer is sampled, whose adjustments look at `history` and are
-/// added to `adjustments`.
+/// The sampling row of an answer's token number `position`. Its logit adjustments, computed from `history`,
+/// are appended to `adjustments`.
 pub fn row_sampling(
     sampling: &Sampling,
     history: History<'_>,
@@ -41,8 +41,8 @@ pub fn row_sampling(
     }
 }
 
-/// Adds what biases and penalties make of the logits that they concern, each token once. Repetition
-/// looks at the last tokens of prompt and answer, presence and frequency at those of the answer.
+/// Appends the adjustments by biases and penalties, one per token. The repetition penalty covers the last
+/// tokens of prompt and answer; presence and frequency penalties cover those of the answer.
 fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<LogitAdjustment>) {
     let first = adjustments.len();
     let entry = |token| LogitAdjustment { token, bias: 0.0, repetition: 1.0, penalty: 0.0 };
@@ -51,7 +51,7 @@ fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<Logit
     if sampling.penalises() {
         let start = history.tokens.len().saturating_sub(sampling.penalty_last_n);
         let recent = history.tokens.iter().enumerate().skip(start);
-        // `penalty` counts how often the token was generated, until they are merged.
+        // `penalty` counts the occurrences in the answer until entries are merged.
         adjustments.extend(recent.map(|(index, &token)| LogitAdjustment {
             repetition: sampling.repetition_penalty,
             penalty: if index >= history.prompt { 1.0 } else { 0.0 },
@@ -67,7 +67,7 @@ fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<Logit
     }
 }
 
-/// Makes entries of the same token one, at the front; how many are left.
+/// Merges entries of the same token, at the front. Returns the number left.
 fn merge(entries: &mut [LogitAdjustment]) -> usize {
     entries.sort_unstable_by_key(|entry| entry.token);
     let mut kept = 0;

@@ -1,4 +1,4 @@
-//! One choice from one row of logits, with scratch that is kept between choices.
+//! The host's sampler: one choice from one row of logits, with scratch that is kept between choices.
 
 use super::{History, SampleError, Sampling, TokenSet, row_sampling};
 use crate::ir::{LogitAdjustment, RowSampling};
@@ -12,7 +12,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Chooses the next token, among the `allowed` where there are such. `logits` (`[vocab]`) are changed by bias,
+    /// Chooses the next token, among `allowed` if given. `logits` (`[vocab]`) are changed in place by bias,
     /// penalties and that set.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Sampler {
                 *logit = adjustment.apply(*logit);
             }
         }
-        // No adjustment makes an unusable logit usable, but some of them overflow.
+        // Checked after the adjustments: they make no unusable logit usable, but some of them overflow.
         check_logits(logits)?;
         if let Some(allowed) = allowed {
             allowed.mask(logits);
@@ -40,7 +40,7 @@ impl Sampler {
         self.pick(logits, &row).ok_or(SampleError::NothingAllowed)
     }
 
-    /// The token of logits that are adjusted already and neither NaN nor +∞; none if all are −∞.
+    /// The token of logits that are adjusted already and neither NaN nor +∞; `None` if all are −∞.
     pub(crate) fn pick(&mut self, logits: &[f32], row: &RowSampling) -> Option<TokenId> {
         if row.temperature == 0.0 { argmax(logits) } else { self.draw(logits, row) }
     }
@@ -67,9 +67,9 @@ impl Sampler {
     }
 }
 
-/// Candidates with their logits, later their weights: sorted, best first and ties by the lower id,
-/// as far as anyone has looked, the rest in any order; by their ids if nobody has. A draw rarely looks
-/// far, and sorting a whole vocabulary takes as long as computing a small model's step.
+/// Candidates with their logits, later their weights. The first `sorted` are sorted, best first and ties by
+/// the lower id; the rest is in any order. If `sorted` is 0, all are in the order of their ids. Sorting is
+/// lazy: a draw rarely needs many, and sorting a whole vocabulary takes as long as a small model's step.
 #[derive(Debug, Default)]
 struct Ranked {
     items: Vec<(TokenId, f64)>,
@@ -77,7 +77,7 @@ struct Ranked {
 }
 
 impl Ranked {
-    /// Takes the `top_k` largest logits above −∞, or all of them for 0.
+    /// Takes the `top_k` largest logits above −∞, or all of them if it is 0.
     fn fill(&mut self, logits: &[f32], top_k: usize) {
         if top_k > 0 {
             best_logits(logits, top_k, &mut self.items);
@@ -104,9 +104,8 @@ impl Ranked {
         self.items.get(rank).copied()
     }
 
-    /// How many of the best weights make up `top_p` of the whole and are no less than `min_p` (at
-    /// least one), and their sum. The best weight must be 1, so that weights are probabilities
-    /// relative to it.
+    /// Number of the best weights that make up `top_p` of the whole and are at least `min_p` (at least one),
+    /// and their sum. The best weight must be 1, so that weights are probabilities relative to it.
     fn nucleus(&mut self, top_p: f64, min_p: f64) -> (usize, f64) {
         let whole = self.items.iter().map(|&(_, weight)| weight).sum::<f64>();
         if top_p >= 1.0 && min_p <= 0.0 {
@@ -125,12 +124,12 @@ impl Ranked {
     }
 }
 
-/// Best first.
+/// Order of candidates: best first, ties by the lower id.
 fn better(a: &(TokenId, f64), b: &(TokenId, f64)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// Puts the `k` largest logits above −∞ into `best`, largest first, ties by the lower id.
+/// Fills `best` with the `k` largest logits above −∞, largest first, ties by the lower id.
 pub fn best_logits(logits: &[f32], k: usize, best: &mut Vec<(TokenId, f64)>) {
     best.clear();
     if k == 0 {
@@ -159,7 +158,7 @@ fn argmax(logits: &[f32]) -> Option<TokenId> {
     Some(TokenId(id as u32))
 }
 
-/// The largest value, −∞ for none; in sixteen strands, so that it runs in vector registers.
+/// The largest value, −∞ for an empty row. Sixteen strands let it run in vector registers.
 fn largest(logits: &[f32]) -> f32 {
     let mut strands = [f32::NEG_INFINITY; 16];
     let mut blocks = logits.chunks_exact(16);
@@ -186,7 +185,7 @@ fn check_logits(logits: &[f32]) -> Result<(), SampleError> {
 /// `ln Σ exp(logit)` in f64.
 ///
 /// # Errors
-/// [`SampleError::NonFinite`] names the first NaN or +∞.
+/// [`SampleError::NonFinite`] for the first NaN or +∞.
 pub fn log_sum_exp(logits: &[f32]) -> Result<f64, SampleError> {
     check_logits(logits)?;
     let max = f64::from(largest(logits));
@@ -213,7 +212,7 @@ mod tests {
         Sampler::default().choose(&mut logits.to_vec(), sampling, None, history).map(|token| token.0)
     }
 
-    /// The kept tokens with their probabilities, straight from the definitions.
+    /// The kept tokens with their probabilities, computed from the definitions.
     fn oracle(logits: &[f32], s: &Sampling) -> Vec<(u32, f64)> {
         let mut kept: Vec<(u32, f64)> = logits
             .iter()

@@ -1,4 +1,4 @@
-//! Order of arrival: who starts first, who gives up its pages first, and what may run ahead of whom.
+//! Order of arrival: of starts, of preemption, and of running ahead.
 
 use std::sync::atomic::Ordering;
 
@@ -7,23 +7,23 @@ use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job, Order};
 use crate::engine::sequence::{Goal, Sequence};
 
-/// An engine whose steps can be seen and held up.
+/// An engine with steps that a test can observe and hold.
 fn gated(fake: Fake, config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
     let probe = Arc::clone(&fake.probe);
     (Handle::spawn(fake, config).unwrap(), probe)
 }
 
-/// The first token of a request: no two below differ in nothing else.
+/// The first token of a request, which identifies each of the requests below.
 fn first(seed: u32) -> TokenId {
     request(seed, 1, 1).prompt[0]
 }
 
-/// What was computed from its start, in that order.
+/// First tokens of the sequences that were computed from their start, in that order.
 fn started(probe: &fake::Probe) -> Vec<TokenId> {
     probe.started.lock().unwrap().iter().map(|&(_, token)| token).collect()
 }
 
-/// Submits one after the other while the first one's step waits, so that all are there before the second.
+/// Submits requests while the step of the first one is held, so that all are queued before the second step.
 fn submit_all(handle: &Handle, probe: &fake::Probe, requests: Vec<TokenRequest>) -> Vec<Generation> {
     let mut requests = requests.into_iter();
     probe.close_gate();
@@ -34,14 +34,14 @@ fn submit_all(handle: &Handle, probe: &fake::Probe, requests: Vec<TokenRequest>)
     generations
 }
 
-/// No prefix is found, so whoever loses its pages starts anew.
+/// Without prefix sharing, a preempted sequence starts anew.
 fn config(sequences_max: usize) -> EngineConfig {
     EngineConfig { sequences_max, share_prefixes: false, event_buffer: 1000, ..EngineConfig::default() }
 }
 
 #[test]
 fn who_comes_first_is_served_first_when_seats_are_full() {
-    // Short and long ones in turn: none passes another because it is shorter.
+    // Short and long ones alternate: none passes another because it is shorter.
     let lengths = [40, 3, 90, 1, 20, 70, 5, 33];
     for sequences_max in [1, 2, 3] {
         let (handle, probe) = gated(Fake::new(100), config(sequences_max));
@@ -54,7 +54,7 @@ fn who_comes_first_is_served_first_when_seats_are_full() {
     }
 }
 
-/// Ties go by arrival, and who runs already goes on.
+/// Ties go by arrival, and a running sequence goes on.
 #[test]
 fn who_has_a_higher_priority_starts_first() {
     let (handle, probe) = gated(Fake::new(100), config(1));
@@ -69,7 +69,7 @@ fn who_has_a_higher_priority_starts_first() {
     settled(&handle);
 }
 
-/// Each grows to nine pages of 16, so one of them gives up its own: not the one that came last.
+/// Each grows to nine pages of 16, so one is preempted: the one of lower priority, although it came first.
 #[test]
 fn who_has_a_lower_priority_gives_up_its_pages_first() {
     let (handle, probe) = gated(Fake::new(16), config(8));
@@ -103,14 +103,14 @@ fn who_came_last_gives_up_its_pages_first() {
     assert_eq!(started[..4], [0, 1, 2, 3].map(first));
     assert!(!again.contains(&first(0)), "the oldest never loses its pages: {started:?}");
     assert!(again.contains(&first(3)), "the youngest does: {started:?}");
-    // Who loses its pages first is the first to start again.
+    // The first to lose its pages is the first to start again.
     let position = |seed| again.iter().position(|&token| token == first(seed)).unwrap_or(usize::MAX);
     assert!(position(3) < position(2) && position(2) < position(1), "{started:?}");
     assert!(handle.stats().preemptions >= 2);
     settled(&handle);
 }
 
-/// The younger one wants a fifth page while the older one has the other five: it waits, and takes none.
+/// The younger one needs a fifth page while the older one has the other five: it waits, and takes none.
 #[test]
 fn a_younger_one_waits_for_the_pages_of_an_older_one() {
     let (handle, probe) = gated(Fake::new(9), config(8));
@@ -124,7 +124,7 @@ fn a_younger_one_waits_for_the_pages_of_an_older_one() {
     assert_eq!(settled(&handle).preemptions, 0);
 }
 
-/// Who sleeps gives up its pages before who works does, however old it is.
+/// A paused sequence is preempted before a running one, however old it is.
 #[test]
 fn a_sleeper_gives_up_its_pages_before_a_younger_one_that_works() {
     let config = EngineConfig { event_buffer: 60, ..config(8) };
@@ -160,13 +160,13 @@ fn jobs_are_done_in_order_of_arrival() {
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
 }
 
-/// A wake-up that comes while the engine looks elsewhere is not lost: it does not fall asleep on it.
+/// A wake-up that comes while the engine is busy is not lost: the engine does not fall asleep after it.
 #[test]
 fn whoever_wants_a_look_is_seen_at_the_next_one() {
     let inbox = Arc::new(Inbox::new(&EngineConfig::default()));
     let seen = |what: &str| {
         assert!(!inbox.is_empty(), "{what}");
-        // Returns at once, or else after a second.
+        // Returns at once; a lost wake-up takes a second.
         let asked = std::time::Instant::now();
         inbox.wake().wait(None);
         assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
@@ -197,7 +197,7 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
     assert!(!inbox.is_empty() && inbox.take().order == Order::Stop);
 }
 
-/// Whoever waits has no seat to wait for: the ones that have go on ahead.
+/// Waiting requests cannot get a seat, so the seated ones run ahead.
 #[test]
 fn full_seats_run_ahead_while_others_wait() {
     for sequences_max in [1, 3] {
@@ -213,7 +213,7 @@ fn full_seats_run_ahead_while_others_wait() {
     }
 }
 
-/// Whoever waits for no more than its part of a chunk is not kept from it by those that could run ahead.
+/// Sequences that could run ahead do not keep a prompt from its part of a chunk.
 #[test]
 fn nobody_runs_ahead_of_a_prompt_that_has_a_seat_to_come() {
     let (handle, probe) = gated(Fake::new(100), EngineConfig { prefill_chunk: Some(16), ..config(8) });
@@ -225,8 +225,8 @@ fn nobody_runs_ahead_of_a_prompt_that_has_a_seat_to_come() {
     assert_eq!(steps, [0, 1, 2, 3], "one prompt a step");
 }
 
-/// The youngest waits for a page, which the end of another one frees: nobody runs ahead past that. Who did
-/// would take the page itself later, and the youngest would start again.
+/// The youngest waits for a page that the end of another one frees: no sequence runs ahead past that.
+/// Otherwise it would take the page later, and the youngest would start again.
 #[test]
 fn nobody_runs_ahead_of_one_that_waits_for_a_page() {
     let (handle, probe) = gated(Fake::new(6), config(8));

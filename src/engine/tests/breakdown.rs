@@ -1,4 +1,4 @@
-//! The engine's thread breaks down while jobs wait: each of them is answered.
+//! The engine's thread panics while jobs wait: each of them is answered.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::*;
 
 type Answer = (&'static str, Result<(), EngineError>);
 
-/// Does a job on a thread of its own; the answer comes with its name.
+/// Does a job on its own thread, and sends its answer with its name.
 fn ask(
     answers: &mpsc::Sender<Answer>,
     handle: &Handle,
@@ -17,8 +17,8 @@ fn ask(
     std::thread::spawn(move || drop(answers.send((name, job(&handle)))));
 }
 
-/// Every kind of job waits behind one whose pages cannot be copied; one more than may wait is refused, which
-/// says that all others do.
+/// Jobs of every kind wait for one with pages that cannot be copied. The refusal of one more job proves that
+/// all others are queued.
 #[test]
 fn jobs_of_every_kind_that_wait_are_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn jobs_of_every_kind_that_wait_are_answered() {
     assert_eq!(handle.stats().memory.snapshots.bytes, 0);
 }
 
-/// A score that is half done when the thread breaks down, and requests that never had their turn.
+/// A save is at work when the thread panics, and requests have not had their turn.
 #[test]
 fn requests_that_wait_are_answered() {
     let fake = Fake::new(100);
@@ -74,7 +74,7 @@ fn requests_that_wait_are_answered() {
         h.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"))
     });
     probe.wait_for_a_step();
-    // These arrive while the thread is in the step that it does not survive.
+    // These arrive during the step after which the thread panics.
     let unserved: Vec<_> = (0..3).map(|seed| handle.submit(request(seed, 10, 10)).unwrap()).collect();
     probe.open_gate();
     let (_, answer) = answered.recv_timeout(PATIENCE).expect("the save is answered");

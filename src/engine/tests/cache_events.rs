@@ -1,4 +1,4 @@
-//! What changes in the cache, as a router hears of it.
+//! Cache events, as a router reads them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn listened_to(cache_events: usize) -> (Handle, CacheEvents) {
     (handle, events)
 }
 
-/// What a reader knows who has heard all that there is to hear.
+/// Applies all available events to the set of known pages.
 fn hear(events: &CacheEvents, known: &mut HashSet<[u8; 32]>, cleared: &mut bool) {
     for event in events.recv_timeout(Duration::ZERO).expect("the engine lives") {
         match event {
@@ -37,7 +37,7 @@ fn a_reader_hears_of_pages_that_come_and_go() {
     assert_eq!((first.parent, second.parent), (None, Some(first.hash)));
     assert_eq!([first.tokens.clone(), second.tokens.clone()].concat(), request(1, 40, 1).prompt[..32]);
     assert_eq!(events.recv_timeout(Duration::ZERO), Some(Vec::new()));
-    // Twelve pages are all that there are.
+    // This request takes all twelve pages.
     read(handle.submit(request(2, 190, 1)).unwrap()).1.unwrap();
     let heard = events.recv_timeout(PATIENCE).expect("the engine lives");
     assert!(heard.contains(&CacheEvent::Removed { hash: second.hash }), "{heard:?}");

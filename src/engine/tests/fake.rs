@@ -1,6 +1,6 @@
-//! A decoder whose logits are a hash of what it reads back from its pages: of every position that a row sees.
-//! Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. It samples, and runs
-//! ahead as a device does, unless told not to. It may carry the hash of all tokens in states, too.
+//! A decoder with logits that are a hash of the tokens read back from its pages: of every position that a row
+//! sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. By default it
+//! samples and runs ahead as a device does. It may carry the hash of all tokens in states, too.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -25,37 +25,37 @@ pub(super) const FAILING: TokenId = TokenId(61);
 /// A step with this token panics.
 pub(super) const PANICKING: TokenId = TokenId(62);
 
-/// Where steps can be held up.
+/// A gate that can hold steps.
 #[derive(Debug, Default)]
 struct Gate {
     closed: bool,
     waiting: bool,
 }
 
-/// What a test can see of a decoder and do to it while it runs.
+/// A test's view of a running decoder, and its switches.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
     gate: Mutex<Gate>,
     moved: Condvar,
     pub(super) steps: AtomicUsize,
     pub(super) tokens_most: AtomicUsize,
-    /// Tokens of all steps together.
+    /// Tokens of all steps.
     pub(super) tokens_all: AtomicUsize,
-    /// Steps that were fed the tokens of the one before.
+    /// Steps fed with the tokens of the previous one.
     pub(super) steps_ahead: AtomicUsize,
-    /// The first token of each sequence that was computed from its start, and the number of that step.
+    /// Number of the step and first token, for each sequence that was computed from its start.
     pub(super) started: Mutex<Vec<(usize, TokenId)>>,
     pub(super) dropped: AtomicBool,
-    /// Pages that were filled from outside.
+    /// Number of imported pages.
     pub(super) imported: AtomicUsize,
-    /// Exporting a page panics, where nothing catches it but the end of the thread.
+    /// Exporting a page panics, which ends the engine's thread.
     pub(super) breaks_down: AtomicBool,
-    /// Every step from now on finds the device lost.
+    /// Every further step finds the device lost.
     pub(super) lost: AtomicBool,
 }
 
 impl Probe {
-    /// Steps wait from here on.
+    /// Holds steps from now on.
     pub(super) fn close_gate(&self) {
         self.gate.lock().unwrap().closed = true;
     }
@@ -65,12 +65,12 @@ impl Probe {
         self.moved.notify_all();
     }
 
-    /// Waits until the engine's thread stands before the closed gate.
+    /// Waits until the engine's thread waits at the closed gate.
     pub(super) fn wait_for_a_step(&self) {
         drop(self.moved.wait_while(self.gate.lock().unwrap(), |gate| !gate.waiting).unwrap());
     }
 
-    /// Waits until the engine's thread has let go of the decoder.
+    /// Waits until the engine's thread has dropped the decoder.
     pub(super) fn wait_until_dropped(&self) {
         while !self.dropped.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
@@ -93,13 +93,13 @@ pub(super) struct Fake {
     pub(super) probe: Arc<Probe>,
     /// Token and position, by page.
     slots: Vec<[(u32, u32); PAGE_TOKENS]>,
-    /// The hash of what a sequence has seen, by slot of state.
+    /// The hash of the tokens of a sequence, by slot of state.
     states: Vec<u64>,
     outputs: Vec<u64>,
     model: u8,
     runs_ahead: bool,
     steps: u64,
-    /// Of the last step and of the one before.
+    /// Tokens sampled by the last step and by the one before.
     sampled: [Vec<Option<TokenId>>; 2],
 }
 
@@ -131,13 +131,13 @@ impl Fake {
         self
     }
 
-    /// Carries states in so many slots, from which nobody has read yet.
+    /// Carries states in `slots` slots, which hold garbage until they are written.
     pub(super) fn stateful(mut self, slots: usize) -> Fake {
         self.states = vec![0xbad; slots];
         self
     }
 
-    /// Carries the hashes of all sequences on, and holds those of outputs against what the pages say.
+    /// Advances the hashes of all sequences, and compares those of outputs with the pages.
     fn carry(&mut self, step: &StepInput, tokens: &[TokenId]) {
         let mut outputs = step.outputs.iter().zip(&self.outputs).peekable();
         for (sequence, slots) in step.sequences.iter().zip(&step.states) {
@@ -159,7 +159,7 @@ impl Fake {
         self
     }
 
-    /// The hash of all that position `query` sees, read from the pages.
+    /// The hash of all tokens that position `query` sees, read from the pages.
     fn read_back(
         &self,
         step: &StepInput,
@@ -206,7 +206,7 @@ fn logits(hash: u64) -> impl Iterator<Item = f32> {
     })
 }
 
-/// What a device samples, from all that it knows.
+/// The token that a device samples from the step's input.
 fn pick(hash: u64, step: &StepInput, row: &RowSampling) -> Option<TokenId> {
     let mut logits: Vec<f32> = logits(hash).collect();
     for entry in &step.adjustments[row.adjustments.start as usize..row.adjustments.end as usize] {
@@ -215,7 +215,7 @@ fn pick(hash: u64, step: &StepInput, row: &RowSampling) -> Option<TokenId> {
     if hash == 0 { None } else { Sampler::default().pick(&logits, row) }
 }
 
-/// The logits that a sound engine sees after `tokens`.
+/// The logits that a correct engine reads after `tokens`.
 pub(super) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
     let hash = (0..).zip(tokens).fold(0, |hash, (at, &token)| seen(hash, token, at));
     logits(hash | 1).collect()
@@ -244,7 +244,7 @@ impl Decoder for Fake {
         self.slots.len()
     }
 
-    /// A hash is four numbers, so that each is exact in f32.
+    /// A hash is stored as four numbers, so that each is exact in f32.
     fn states(&self) -> StateLayout {
         StateLayout { elements: if self.states.is_empty() { 0 } else { 4 }, slots: self.states.len() }
     }
@@ -288,7 +288,7 @@ impl Decoder for Fake {
             step.check_states(self.states.len()).map_err(BackendError::from)?;
         }
         if step.tokens.contains(&PANICKING) || step.tokens.contains(&FAILING) {
-            // A step that fails has written something.
+            // A failing step has overwritten states.
             step.states.iter().for_each(|slots| self.states[slots.write.index()] = 0xbad);
         }
         assert!(!step.tokens.contains(&PANICKING), "the decoder panics as it was told to");

@@ -1,8 +1,8 @@
-//! What fails, and that it fails alone.
+//! Failures: each one concerns only its own request.
 
 use super::*;
 
-/// Runs a request with `bad` in its prompt among sound ones, in one step with them; how it ended.
+/// Runs a request with `bad` in its prompt in one step with sound ones. Returns its error.
 fn among_others(handle: &Handle, probe: &fake::Probe, bad: TokenId) -> GenerationError {
     probe.close_gate();
     let submit = |seed| (seed, handle.submit(request(seed, 30, 10)).unwrap());
@@ -147,7 +147,7 @@ fn requests_of_any_numbers_are_answered_or_refused() {
     assert!(refused(texts).contains("stop: expected at most 64 texts, found 65"));
     let long = TokenRequest { stop_strings: vec!["x".repeat(1025)], ..request(3, 20, 5) };
     assert!(refused(long).contains("stop: expected texts of 1 to 1024 bytes, found 1025"));
-    // A prompt beyond the context is refused by its length, whatever is in it.
+    // A prompt beyond the context is refused by its length, before its tokens are checked.
     let strange = TokenRequest::new(vec![TokenId(u32::MAX); 1 << 20], 1);
     assert!(matches!(handle.submit(strange), Err(SubmitError::TooLong { tokens: 1_048_576, .. })));
 }

@@ -1,4 +1,4 @@
-//! Full queues, cancellation, readers that sleep, step limits, memory gauges.
+//! Flow control: full queues, cancellation, sleeping readers, step limits, memory gauges.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ fn a_full_queue_of_jobs_refuses_and_recovers() {
     let (answers, answered) = mpsc::channel();
     score(&answers);
     probe.wait_for_a_step();
-    // One is at work. Of five more, two find room; while they wait the others are refused.
+    // One is at work. Of five more, two find room and three are refused.
     (0..5).for_each(|_| score(&answers));
     for _ in 0..3 {
         let refused = answered.recv_timeout(PATIENCE).unwrap();
@@ -182,7 +182,8 @@ fn memory_is_counted_by_kind() {
     assert_eq!(memory.snapshots, MemoryUse::default());
 }
 
-/// A request of the game below: its prompt, its answer, after how many events its reader cancels.
+/// A random request: its seed, the lengths of prompt and answer, and the number of events before its reader
+/// cancels.
 fn player() -> impl Strategy<Value = (u32, u32, usize, Option<usize>)> {
     (0..500u32, 1..140u32, 1..50usize, prop::option::weighted(0.3, 0..8usize))
 }
@@ -190,7 +191,7 @@ fn player() -> impl Strategy<Value = (u32, u32, usize, Option<usize>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the limits, everyone ends, with the tokens of a run without an engine.
+    /// With any limits, every request ends with the tokens of a run without an engine.
     #[test]
     fn everyone_ends_with_its_own_tokens_whatever_the_limits(
         players in prop::collection::vec(player(), 1..14),
@@ -223,7 +224,7 @@ proptest! {
     }
 }
 
-/// Tokens, ends and texts are those of an engine that waits for each step, whatever ends a run ahead:
+/// Tokens, ends and texts equal those of an engine that waits for each step. Runs ahead end for every reason:
 /// stops, lengths, cancellations, arrivals, penalties, sleeping readers.
 #[test]
 fn running_ahead_changes_nothing_but_the_number_of_waits() {
@@ -253,7 +254,7 @@ fn running_ahead_changes_nothing_but_the_number_of_waits() {
     settled(&behind);
 }
 
-/// Nobody else comes, and the reader, however slow it is, has room for the whole answer.
+/// There is no other request, and the buffer of the reader has room for the whole answer.
 #[test]
 fn one_alone_runs_ahead_from_its_first_token_to_its_last() {
     let (handle, probe) = gated(Fake::new(60), EngineConfig { event_buffer: 256, ..EngineConfig::default() });
@@ -264,7 +265,7 @@ fn one_alone_runs_ahead_from_its_first_token_to_its_last() {
     assert_eq!(probe.tokens_all.load(std::sync::atomic::Ordering::SeqCst), 40 + 63);
 }
 
-/// What was generated last is not known yet when the step after it is launched.
+/// The last generated token is not known yet when the next step is launched.
 #[test]
 fn penalties_keep_step() {
     let (handle, probe) = gated(Fake::new(40), EngineConfig::default());

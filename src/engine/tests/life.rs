@@ -1,4 +1,4 @@
-//! How an engine ends: drained, dropped, or with its device.
+//! The end of an engine: by a drain, a drop, or the loss of its device.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -42,7 +42,7 @@ fn a_lost_device_ends_the_engine_and_every_request_within_the_step() {
     let refused = handle.submit(request(1, 5, 5)).unwrap_err();
     assert_eq!((refused.kind(), &refused), (ErrorKind::DeviceLost, &SubmitError::Dead(death)));
     assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(_))));
-    // One more step at most: who shares a failed one is run alone, and none after the first.
+    // At most one more step: the sequences of a failed step run alone, but none after the first.
     assert!(probe.steps.load(Ordering::SeqCst) <= 1, "a lost device was given more work");
     probe.wait_until_dropped();
     let stats = handle.stats();

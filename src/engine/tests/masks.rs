@@ -1,4 +1,4 @@
-//! Masks: what they see, what they allow and force, how they end an answer, and how they fail alone.
+//! Token masks: their input, allowed and forced tokens, finished answers, and isolated failures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::engine::{masking::Masking, pool::MaskPool, pool::TIME_MAX};
 /// Every rule at once, a function of the answer's length and last token.
 #[derive(Clone)]
 struct Rules {
-    /// What it has seen last: no token of the prompt.
+    /// The forced run of the last call.
     forced: Vec<TokenId>,
     length: usize,
 }
@@ -28,7 +28,7 @@ impl TokenMask for Rules {
     }
 
     fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
-        // A run of seven from each multiple of ten on, whatever part of it is there.
+        // A run of seven from each multiple of ten on, without the part that the answer has already.
         let within = answer.len() % 10;
         self.forced = if within < 7 && answer.len() >= 10 {
             (answer.len()..answer.len() + 7 - within).map(|at| TokenId(at as u32 % 60)).collect()
@@ -89,13 +89,13 @@ fn a_forced_run_takes_one_step_and_is_counted() {
     let probe = Arc::clone(&fake.probe);
     let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
     let (tokens, _) = read(handle.submit(masked(Rules::new(38), request(3, 25, 100))).unwrap());
-    // Two runs of seven and one of eight, each with the token that it follows on: 38 tokens, 21 of them forced.
+    // Three runs of seven, each computed in one step with the token before it: 38 tokens, 21 of them forced.
     let forced = 21;
     assert_eq!((tokens.len(), probe.steps.load(Ordering::SeqCst)), (38, 38 - forced));
     assert_eq!(settled(&handle).decode_tokens, 38);
 }
 
-/// The tenth token would bring seven more; its reader sleeps, and has room for two.
+/// The tenth token forces seven more, but the sleeping reader has room for two.
 #[test]
 fn a_forced_run_keeps_to_the_readers_room() {
     let handle = spawn(60, EngineConfig { event_buffer: 12, ..EngineConfig::default() });
@@ -148,7 +148,7 @@ fn the_end_of_the_turn_is_a_token_that_a_mask_may_allow() {
     assert_eq!((answer.tokens, answer.finish), (vec![TokenId(8); 3], FinishReason::Eos));
 }
 
-/// What a mask does wrong, and when.
+/// The fault of a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
     Panics,
@@ -160,7 +160,7 @@ enum Wrong {
     DropPanics,
 }
 
-/// Allows token 0 only, three times, and then goes wrong.
+/// Allows token 0 only, three times, and then fails.
 struct Breaking(Wrong);
 
 impl Breaking {
@@ -202,7 +202,7 @@ fn a_mask_that_goes_wrong_fails_its_own_request_with_its_own_error() {
     let handle = spawn(60, EngineConfig::default());
     let outside = |token| Some(SampleError::MaskToken { token: TokenId(token), vocab: VOCAB });
     let wrongs = [
-        // The third token is not told where what follows on it goes wrong.
+        // The third token is not sent if its forced successors fail.
         (Wrong::Panics, 3, Some(SampleError::MaskPanicked)),
         (Wrong::AllowsNothing, 3, Some(SampleError::NothingAllowed)),
         (Wrong::AllowsOutside, 3, outside(VOCAB as u32)),
@@ -225,7 +225,7 @@ fn a_mask_that_goes_wrong_fails_its_own_request_with_its_own_error() {
     assert_eq!((stats.failed, stats.finished), (6, 8));
 }
 
-/// Sleeps for ever, or until it is let go, behind its third token.
+/// Sleeps after its third token until it is released.
 struct Sleeps(Arc<AtomicBool>);
 
 impl TokenMask for Sleeps {
@@ -253,17 +253,17 @@ fn a_mask_that_does_not_come_back_fails_its_own_request_and_holds_up_no_other() 
     }
     assert_eq!(read(ruled_one).0, ruled(&asked(), 38));
     assert_eq!(read(beside).0, expected(&request(9, 30, 40)));
-    // Their threads are lost; others do the work.
+    // The threads of the sleepers are lost; others do the work.
     assert_eq!(read(handle.submit(masked(Rules::new(38), asked())).unwrap()).0, ruled(&asked(), 38));
     awake.store(true, Ordering::SeqCst);
     settled(&handle);
 }
 
-/// The rules, late at its third token: it waits until it is let go.
+/// The rules, but late at the third token: the mask waits until it is released.
 struct Waits {
     rules: Rules,
     go_on: Arc<AtomicBool>,
-    /// Where it looks at what must follow, or at what may.
+    /// Whether it waits in its forced tokens or in its allowed ones.
     followed: bool,
 }
 
@@ -298,7 +298,7 @@ fn others_do_not_wait_for_a_mask_that_is_late() {
         let go_on = Arc::new(AtomicBool::new(false));
         let late = Waits { rules: Rules::new(38), go_on: Arc::clone(&go_on), followed };
         let mut late = handle.submit(masked(late, request(3, 25, 100))).unwrap();
-        // It has come to where it waits.
+        // The mask has reached the point where it waits.
         let token = |event| match event {
             Some(Ok(Event::Token(token))) => token.id,
             other => panic!("{other:?}"),
@@ -318,19 +318,19 @@ fn others_do_not_wait_for_a_mask_that_is_late() {
     }
 }
 
-/// Those that hang take every thread: after that no request waits for one.
+/// Hanging masks take every thread; after that no request waits for one.
 #[test]
 fn where_no_thread_comes_back_a_masked_request_fails_at_once() {
     let handle = spawn(200, EngineConfig::default());
     let awake = Arc::new(AtomicBool::new(false));
     let sleeps = || handle.submit(masked(Sleeps(Arc::clone(&awake)), request(1, 10, 10))).unwrap();
-    // At most four threads, and two more in the stead of such as are lost.
+    // At most four threads, and two more in place of lost ones.
     let sleepers: Vec<_> = (0..6).map(|_| sleeps()).collect();
     for sleeper in sleepers {
         let end = read(sleeper).1;
         assert!(matches!(end, Err(GenerationError::Sampling(SampleError::MaskFailed(_)))), "{end:?}");
     }
-    // The last of them are lost once they have had their time.
+    // The last of them count as lost after `TIME_MAX`.
     std::thread::sleep(TIME_MAX);
     let begun = Instant::now();
     let beside = handle.submit(request(9, 30, 40)).unwrap();
@@ -349,7 +349,7 @@ fn where_no_thread_comes_back_a_masked_request_fails_at_once() {
     settled(&handle);
 }
 
-/// Answers of three tokens. Its drop says which thread it is on, and lasts until the flag is set.
+/// Answers of three tokens. The drop reports its thread, and lasts until the flag is set.
 struct DropsSlowly(Arc<AtomicBool>, mpsc::Sender<Option<String>>);
 
 impl TokenMask for DropsSlowly {
@@ -364,7 +364,7 @@ impl TokenMask for DropsSlowly {
 
 impl Drop for DropsSlowly {
     fn drop(&mut self) {
-        // The receiver is the test's.
+        // A missing receiver means that the test has ended.
         let _ = self.1.send(std::thread::current().name().map(str::to_owned));
         while !self.0.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
@@ -379,7 +379,7 @@ fn a_mask_is_dropped_on_a_thread_of_its_pool_and_holds_up_no_answer() {
     for finish in [FinishReason::Mask, FinishReason::Length, FinishReason::Cancelled] {
         let go_on = Arc::new(AtomicBool::new(false));
         let mask = DropsSlowly(Arc::clone(&go_on), dropped.clone());
-        // One that is cancelled waits yet: it has never begun.
+        // The cancelled one is still queued: it has never begun.
         let before = handle.submit(request(9, 30, 40)).unwrap();
         let asked = masked(mask, request(1, 10, if finish == FinishReason::Length { 2 } else { 10 }));
         let generation = handle.submit(asked).unwrap();
@@ -397,7 +397,7 @@ fn a_mask_is_dropped_on_a_thread_of_its_pool_and_holds_up_no_answer() {
     settled(&handle);
 }
 
-/// Where there is no thread for it, the caller's code does not run on the engine's.
+/// Without a thread for it, user code does not run on the engine's thread.
 #[test]
 fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
     let pool = MaskPool::with_threads(0, || {});
@@ -419,13 +419,13 @@ fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
     assert_eq!(Arc::strong_count(&calls), 1);
 }
 
-/// Asks the engine from where its callers' code runs: on its thread, and where a request is refused.
+/// Calls the engine from user code: on the engine's own threads, and where a request is refused.
 struct Asks(Handle, mpsc::Sender<Drained>);
 
 impl TokenMask for Asks {
     fn allowed(&mut self, _: &[TokenId], allowed: &mut TokenSet) {
         allowed.extend([TokenId(5)]);
-        // The sender's end is the test's.
+        // A missing receiver means that the test has ended.
         let _ = self.1.send(self.0.drain(std::time::Instant::now() + Duration::from_secs(3600)));
     }
 }
@@ -442,7 +442,7 @@ fn a_mask_may_ask_the_engine_and_never_waits_for_it() {
     let (told, drained) = mpsc::channel();
     let asks = || masked(Asks(handle.clone(), told.clone()), request(1, 10, 50));
     let first = handle.submit(asks()).unwrap();
-    // Full or draining by now: its mask is dropped, and asks.
+    // Full or draining by now: the refused mask is dropped, and calls the engine.
     assert!(handle.submit(asks()).is_err());
     assert_eq!(drained.recv().unwrap(), Drained::default(), "on the engine's thread it returns at once");
     assert_eq!(read(first).1.unwrap().0, FinishReason::Cancelled, "it is cut off");

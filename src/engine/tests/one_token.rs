@@ -1,4 +1,4 @@
-//! The least there is: prompts of one token to score, to save and to continue.
+//! Prompts of a single token: scored, saved and continued.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn one_token_is_scored_by_what_follows_it() {
     }
 }
 
-/// From its last row on, and from behind it.
+/// From the last row on, and from after it.
 #[test]
 fn scores_from_the_last_row_on_are_of_one_row_or_none() {
     let handle = spawn(40, EngineConfig::default());
@@ -36,13 +36,13 @@ fn scores_from_the_last_row_on_are_of_one_row_or_none() {
 #[test]
 fn alternatives_are_as_many_as_the_vocabulary_at_most() {
     let handle = spawn(40, EngineConfig::default());
-    // The four that are never drawn have no logit.
+    // The four special tokens have a logit of negative infinity, so they are left out.
     assert_eq!(handle.score(&[TokenId(7)], VOCAB).unwrap().top[0].len(), VOCAB - 4);
     let refused = handle.score(&[TokenId(7)], VOCAB + 1);
     assert!(matches!(refused, Err(EngineError::Submit(SubmitError::Invalid { .. }))), "{refused:?}");
 }
 
-/// One token is a page that is not full; 16 are one that is, and 17 begin the next.
+/// One token is a partial page, 16 are a full one, and 17 begin the next.
 #[test]
 fn short_prompts_are_saved_and_come_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn short_prompts_are_saved_and_come_back() {
         spawn(40, EngineConfig::default()).save(&asked().prompt, &path).unwrap();
         let handle = spawn(40, EngineConfig::default());
         assert_eq!(handle.restore(&path).unwrap(), len as usize);
-        // What is whole is cached; at least one token is left to compute.
+        // Full pages are cached; at least one token is left to compute.
         assert_eq!(settled(&handle).pages_cached, u64::from(len) / 16);
         let (found, end) = read(handle.submit(asked()).unwrap());
         assert_eq!(found, expected(&asked()), "{len} tokens");

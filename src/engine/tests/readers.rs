@@ -1,4 +1,4 @@
-//! Readers: how long they wait, who cancels for them, what they know of an answer that has not ended.
+//! Readers: timeouts, cancellation from other threads, and usage before the end.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::text::{spelled, with_text, words};
 use super::*;
 use crate::engine::event::Event;
 
-/// An engine that stands before a closed gate with one request, whose prompt is as long as a step.
+/// An engine held at a closed gate with one request. Its prompt is as long as a step.
 fn held() -> (Handle, Arc<fake::Probe>, Generation) {
     let fake = Fake::new(100);
     let probe = Arc::clone(&fake.probe);
@@ -17,7 +17,7 @@ fn held() -> (Handle, Arc<fake::Probe>, Generation) {
     (handle, probe, generation)
 }
 
-/// The step does not end before the reader has come back, so nothing but its own deadline brings it back.
+/// The step does not end before the reader returns, so only the reader's own timeout ends its wait.
 #[test]
 fn a_reader_comes_back_when_its_time_is_over() {
     let (handle, probe, mut generation) = held();
@@ -54,7 +54,7 @@ fn a_canceller_ends_a_wait_on_another_thread_and_keeps_nothing_alive() {
     canceller.clone().cancel();
     probe.open_gate();
     let (tokens, end) = reader.join().unwrap();
-    // The step that was under way has given its token.
+    // The step in flight has given its token.
     assert_eq!((tokens.len(), end.unwrap().0), (1, FinishReason::Cancelled));
     assert_eq!(settled(&handle).cancelled, 1);
     canceller.cancel();
@@ -81,7 +81,7 @@ fn what_has_been_used_is_known_before_the_end_and_after_a_failure() {
     assert_eq!(ill.usage(), usage(30, 16, 0));
 }
 
-/// The loop that everybody shows loses no text, whatever is held back where the answer is cut.
+/// The usual event loop loses no text, wherever the answer is cut.
 #[test]
 fn nothing_that_was_held_back_is_lost_at_any_length() {
     let handle = spawn(64, EngineConfig::default());

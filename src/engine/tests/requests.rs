@@ -1,4 +1,4 @@
-//! What requests say of themselves beside their tokens: deadlines, salts, numbers.
+//! Options of requests: deadlines, salts, ids.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ fn gated(config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
     (Handle::spawn(fake, config).unwrap(), probe)
 }
 
-/// It waits behind one that has the only seat, and never starts.
+/// It waits for the only seat, and never starts.
 #[test]
 fn a_deadline_ends_a_request_in_the_queue() {
     let config = EngineConfig { sequences_max: 1, event_buffer: 1000, ..EngineConfig::default() };
@@ -32,7 +32,7 @@ fn a_deadline_ends_a_request_in_the_queue() {
     assert_eq!(settled(&handle).finished, 3);
 }
 
-/// Its prompt is computed in chunks; the first is in flight when its time is over.
+/// Its prompt is computed in chunks; the first is in flight when the deadline passes.
 #[test]
 fn a_deadline_ends_a_prompt_under_way() {
     let (handle, probe) = gated(EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() });
@@ -49,7 +49,7 @@ fn a_deadline_ends_a_prompt_under_way() {
     settled(&handle);
 }
 
-/// Its reader sleeps, so the engine does too. What was generated stays, held back text and all.
+/// The reader sleeps, so the engine does, too. The generated text is kept, including the part held back.
 #[test]
 fn a_deadline_wakes_an_engine_that_sleeps() {
     let (handle, _probe) = gated(EngineConfig { event_buffer: 4, ..EngineConfig::default() });

@@ -1,4 +1,4 @@
-//! The scheduler's decisions, from plain data.
+//! The scheduler's decisions on plain data.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn prompt(index: usize, pending: usize) -> Candidate {
     }
 }
 
-/// A job whose last `outputs` tokens need outputs.
+/// A job with outputs for its last `outputs` tokens.
 fn job(index: usize, pending: usize, outputs: usize) -> Candidate {
     Candidate { job: true, without_output: pending - outputs, ..prompt(index, pending) }
 }
@@ -61,18 +61,18 @@ fn short_prompts_have_half_of_a_chunk_beside_a_long_one() {
         plan(&[long, prompt(1, 30), prompt(2, 500), prompt(3, 90)], room),
         [(1, 30), (3, 90), (0, 136)]
     );
-    // What is more than half waits, and so does what has a lower priority.
+    // A prompt of more than half a chunk waits, and so does one of lower priority.
     assert_eq!(plan(&[long, prompt(1, 100), prompt(2, 29)], room), [(1, 100), (0, 156)]);
     assert_eq!(plan(&[long, prompt(1, 129)], room), [(0, 256)]);
     assert_eq!(plan(&[long, Candidate { priority: -1, ..prompt(1, 30) }], room), [(0, 256)]);
-    // What the cache has is no work.
+    // Cached tokens are no work.
     let second_turn = Candidate { cached: 2000, ..prompt(1, 2030) };
     assert_eq!(plan(&[long, second_turn], room), [(1, 30), (0, 226)]);
     let mostly_cached = Candidate { cached: 3900, ..prompt(0, 4000) };
     assert_eq!(plan(&[mostly_cached, prompt(1, 30)], room), [(0, 100), (1, 30)]);
 }
 
-/// They need seats, and there is no half of a chunk of one.
+/// They need seats, and a chunk of one token has no half.
 #[test]
 fn short_prompts_beside_a_long_one_wait_for_seats() {
     let long = Candidate { running: true, ..prompt(0, 4000) };
@@ -99,15 +99,15 @@ fn a_prompt_without_an_output_stops_before_its_last_token() {
     assert_eq!(plan(&[decode(0), prompt(1, 4)], room(8, 1, 8, 8)), [(0, 1), (1, 3)]);
 }
 
-/// The older one lost its pages while its reader slept; the younger took the place. Neither
-/// worked when the older one woke up.
+/// Regression: the older one lost its pages while its reader slept, and the younger took the seat. Neither
+/// went on when the older one woke up.
 #[test]
 fn a_prompt_with_a_place_goes_on_behind_an_older_one_without() {
     let halfway = Candidate { running: true, ..prompt(1, 30) };
     assert_eq!(plan(&[prompt(0, 40), halfway, prompt(2, 5)], room(64, 8, 16, 1)), [(1, 16)]);
 }
 
-/// Half of the step, tokens and outputs, is the most that decodes keep from a job whose turn it is.
+/// Decodes keep at most half of a step, in tokens and in outputs, from a job at its turn.
 #[test]
 fn a_job_and_decodes_share_a_step_and_take_turns_at_its_room() {
     let turn = |job_first| Room { job_first, ..room(320, 64, 256, 64) };

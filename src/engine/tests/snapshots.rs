@@ -45,7 +45,7 @@ fn restoring_twice_or_what_is_cached_is_no_harm() {
     settled(&handle);
 }
 
-/// A page that a prefix can be found in is never written: not even with what it holds.
+/// A page registered for a prefix is never written, not even with the same content.
 #[test]
 fn only_pages_that_are_not_cached_are_filled() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_prompt_may_take_every_page_of_the_cache() {
     settled(&handle);
 }
 
-/// A file whose checksum is right and whose content is not.
+/// A file with a correct checksum and wrong content.
 #[test]
 fn a_well_written_file_of_nonsense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ fn a_well_written_file_of_nonsense_is_refused() {
     assert_eq!(settled(&handle).pages_cached, 0);
 }
 
-/// Its head says more pages than the cache has: nothing behind the head is read.
+/// The header declares more pages than the cache has: nothing after the header is read.
 #[test]
 fn a_snapshot_that_is_too_large_is_refused_by_its_head() {
     let folder = tempfile::tempdir().unwrap();

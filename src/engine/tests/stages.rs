@@ -1,4 +1,4 @@
-//! Each stage by itself, without a thread and without a model: a table, a plan and picks made by hand.
+//! Each stage alone, without a thread and without a model: a table, a plan and picks made by hand.
 
 use super::text::{spelled, words};
 use super::*;
@@ -20,7 +20,7 @@ use crate::engine::worker::Worker;
 use crate::ir::StepLimits;
 use crate::kv::{KvCacheManager, KvConfig, PrefixSharing};
 
-/// The stages' state, as the worker has it.
+/// The stages' state, as in the worker.
 struct Stages {
     table: SequenceTable,
     kv: KvCacheManager,
@@ -52,7 +52,7 @@ impl Stages {
         (self.table.insert(sequence), Generation::new(channel, None))
     }
 
-    /// Plans a step; the parts.
+    /// Plans a step and returns its parts.
     fn plan(&mut self) -> Vec<(SlotId, usize)> {
         self.planner.plan(&mut self.table, &mut self.kv, &mut self.plan);
         self.plan.scheduled.iter().map(|part| (part.slot, part.tokens)).collect()
@@ -62,7 +62,7 @@ impl Stages {
         self.batch.fill(&self.plan.scheduled, &self.table, &self.kv, |_| samples).unwrap();
     }
 
-    /// The plan behind the batch.
+    /// The plan of the step after the batch.
     fn plan_ahead(&mut self) -> Vec<Scheduled> {
         self.planner.plan_ahead(&self.batch.parts, &self.table, &mut self.kv, &mut self.plan);
         self.plan.scheduled.clone()
@@ -90,7 +90,7 @@ impl Stages {
     }
 }
 
-/// Greedy: `step` must know the token.
+/// A greedy request: `step` relies on the chosen token.
 fn greedy(seed: u32, len: u32, max_tokens: usize) -> TokenRequest {
     TokenRequest { sampling: Sampling::default(), ..request(seed, len, max_tokens) }
 }
@@ -166,7 +166,7 @@ fn a_chunked_prompt_has_its_output_at_its_last_row() {
     assert_eq!(stages.batch.input.positions, [40]);
 }
 
-/// Three of 15 tokens have a page each, and two steps later the oldest wants a second one.
+/// Three sequences of 15 tokens have a page each, and two steps later the oldest needs a second one.
 #[test]
 fn the_youngest_gives_up_its_pages_but_a_sleeper_does_so_before() {
     for asleep in [None, Some(1)] {
@@ -194,7 +194,7 @@ fn the_youngest_gives_up_its_pages_but_a_sleeper_does_so_before() {
     }
 }
 
-/// Of three pages the answer has one and wants a second, and the job needs them all.
+/// Of three pages the answer has one and needs a second, and the job needs all three.
 #[test]
 fn a_job_takes_pages_from_the_oldest_and_shares_its_steps_until_then() {
     let mut stages = Stages::new(3, 16, 8);
@@ -265,7 +265,7 @@ fn a_row_of_nan_fails_its_own_request() {
     assert!(matches!(read(reader).1, Err(GenerationError::Sampling(_))));
 }
 
-/// Outputs that a lost device keeps to itself.
+/// Outputs that a lost device does not return.
 struct Lost;
 
 impl Outputs for Lost {
@@ -297,7 +297,7 @@ fn outputs_that_cannot_be_read_fail_who_waits_for_them() {
     assert_eq!(stages.get(halfway).computed, 5);
 }
 
-/// What a row of NaN sampled is no token, and the logits of the step ahead are another row's.
+/// The logits belong to the step ahead once it runs; the sampled token of the earlier step is still there.
 #[test]
 fn logits_of_a_step_are_gone_when_the_one_ahead_of_it_runs() {
     let mut stages = Stages::new(9, 64, 8);
@@ -352,7 +352,7 @@ fn an_end_drops_its_row_of_the_step_ahead() {
     let mut ahead = Batch::default();
     ahead.fill(&scheduled, &stages.table, &stages.kv, |_| true).unwrap();
     assert_eq!((&ahead.input.positions[..], ahead.is_ahead()), (&[6, 6][..], true));
-    // The step under way gives one its stop, and the other something else.
+    // The step in flight gives one its stop token, and the other a different one.
     let tokens = [(ends, 9), (goes_on, 8)];
     let pick = |(slot, token)| Pick { slot, tokens: 1, picked: Ok(Picked::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
@@ -402,7 +402,7 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
     }
 }
 
-/// A worker whose turns a test takes one by one, without a thread.
+/// A worker that a test drives turn by turn, without a thread.
 struct ByHand {
     worker: Worker<Fake>,
     inbox: Arc<Inbox>,
@@ -439,7 +439,7 @@ fn a_failed_step_fails_the_rows_that_are_at_fault() {
     assert_eq!(engine.counters.read().pages_used, 0);
 }
 
-/// Answers that fill every output of a step go on beside a score, which gets a row in every other step.
+/// Answers that fill every output of a step continue next to a score, which gets a row in every other step.
 #[test]
 fn a_score_and_full_seats_take_turns() {
     let config = EngineConfig { sequences_max: 2, ..EngineConfig::default() };

@@ -1,5 +1,5 @@
-//! Sequences with a state: however prompts are cut, slots are short, prefixes are found and steps fail, each
-//! gets the tokens of a solo run.
+//! Recurrent states: with any chunks, few slots, shared prefixes and failing steps, each sequence gets the
+//! tokens of a solo run.
 
 use super::*;
 use crate::kv::{KvError, snapshot::SnapshotError};
@@ -45,13 +45,13 @@ fn chunks_and_prefixes_change_nothing_and_a_conversation_goes_on_from_its_answer
         assert_eq!(answer, expected(&asked()));
         let (again, end) = read(handle.submit(asked()).unwrap());
         assert_eq!((&again, end.unwrap().1.cached_tokens), (&answer, 192));
-        // Of 239 tokens behind which a state was, 224 fill pages.
+        // The last state covers 239 tokens, of which 224 fill pages.
         let mut next = request(3, 200, 20);
         next.prompt.extend(answer.iter().copied().chain((0..9).map(TokenId)));
         let want = expected(&next);
         let (found, end) = read(handle.submit(next).unwrap());
         assert_eq!((found, end.unwrap().1.cached_tokens), (want, 224));
-        // One that leaves the conversation in its prompt goes on from where its state was kept, if it was.
+        // A prompt that leaves the conversation early continues from a kept state, if there is one.
         let mut other = request(3, 150, 10);
         other.prompt.push(TokenId(59));
         let want = expected(&other);
@@ -83,7 +83,7 @@ fn a_step_that_fails_runs_again_from_the_states_that_it_had() {
             assert_eq!(read(generation).0, expected(&request(seed, 20, 60)), "beside {bad:?}");
         }
     }
-    // Neither pages nor a state are found behind what is not to be trusted.
+    // Neither pages nor a state are found after rows that failed.
     let cached = settled(&handle).cached_tokens;
     assert!(read(handle.submit(with_token(POISON)).unwrap()).1.is_err());
     assert_eq!(settled(&handle).cached_tokens, cached);
@@ -137,7 +137,7 @@ fn a_saved_prompt_brings_its_state_with_it() {
             );
         }
     }
-    // A file without a state, and a prompt whose last whole page was passed in the middle of a step.
+    // A file without a state, and a prompt with a last whole page that was passed in the middle of a step.
     spawn(60, EngineConfig::default()).save(&request(8, 40, 1).prompt, &path).unwrap();
     let error = stateful(60, 4, EngineConfig::default()).restore(&path).unwrap_err();
     assert!(matches!(error, EngineError::Restore(RestoreError::State { expected: 16, found: 0 })), "{error}");

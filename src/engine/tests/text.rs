@@ -1,4 +1,4 @@
-//! Text of events: whole characters, stop strings, and the stream's two faces.
+//! Text of events: whole characters, stop strings, and the stream as an iterator and as a `Stream`.
 
 use super::*;
 use crate::checkpoint::{Array, Checkpoint, GgufWriter, ModelFile, Value};
@@ -36,7 +36,7 @@ pub(super) fn with_text(vocab: &Arc<Vocab>, stops: &[&str]) -> TokenRequest {
     TokenRequest { text: Some(Arc::clone(vocab)), stop_strings, ..request(6, 20, 30) }
 }
 
-/// All that a reader sees of a generation that ends well.
+/// A reader's view of a generation that ends well.
 fn told(
     events: impl IntoIterator<Item = Result<Event, GenerationError>>,
 ) -> (Vec<TokenId>, String, FinishReason) {
@@ -81,7 +81,7 @@ fn a_stop_string_across_tokens_ends_the_text_before_it() {
     let handle = spawn(64, EngineConfig::default());
     let all = expected(&with_text(&words(), &[]));
     let whole = spelled(&all);
-    // From behind the letter of the tenth token to behind that of the twelfth.
+    // From after the letter of the tenth token to after that of the twelfth.
     let letter_end = |tokens: usize| {
         let start = spelled(&all[..tokens]).len();
         start + whole[start..].chars().next().map_or(0, char::len_utf8)
@@ -177,7 +177,7 @@ mod stream {
         assert_eq!((ids, finish), (expected(&request(6, 20, 30)), FinishReason::Length));
     }
 
-    /// A waker that does something when it is woken, and cancels a request when it is dropped.
+    /// A waker that calls `wake` when it is woken, and cancels a request when it is dropped.
     struct Busy<F> {
         wake: F,
         canceller: Canceller,

@@ -1,4 +1,4 @@
-//! A test that hangs is named: nobody has to guess which of hundreds did.
+//! A watchdog that names a hanging test.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Far longer than any test takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Calls `hangs` unless it is dropped, or fed, within `limit` of the last time that it was.
+/// Calls `hangs` unless it is dropped, or fed again within `limit`.
 struct Watchdog(Sender<()>);
 
 impl Watchdog {
@@ -28,12 +28,12 @@ impl Watchdog {
 }
 
 thread_local! {
-    /// The test's thread takes its watchdog along when it ends.
+    /// Dropped at the end of the test's thread.
     static MINE: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
 }
 
-/// Watches the test on whose thread this is called, from now on: after [`LIMIT`] without another call
-/// the process ends, with the test's name. Where tests have no threads of their own nothing is watched.
+/// Watches the calling test from now on: after [`LIMIT`] without another call the process ends, with the
+/// test's name. If tests do not run on their own threads, nothing is watched.
 pub(super) fn watch() {
     let thread = std::thread::current();
     let Some(name) = thread.name().filter(|name| name.contains("::")).map(str::to_owned) else { return };
@@ -43,7 +43,7 @@ pub(super) fn watch() {
     });
 }
 
-/// The harness keeps what macros print to itself, and would never show it.
+/// Writes to stderr directly: the harness captures the output of macros, and would never show it.
 fn end_process(name: &str) {
     drop(writeln!(std::io::stderr(), "test {name} hangs: no sign of life in {LIMIT:?}"));
     std::process::abort();

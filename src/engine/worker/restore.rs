@@ -1,4 +1,4 @@
-//! Putting a saved prompt back into the cache.
+//! Restores a saved prompt into the cache.
 
 use super::Worker;
 use crate::engine::EngineError;
@@ -11,14 +11,14 @@ use crate::model::Decoder;
 use crate::token::TokenId;
 
 impl<D: Decoder> Worker<D> {
-    /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
-    /// has of them already stays. Returns the snapshot's tokens.
+    /// Puts a checked snapshot's pages where requests with the same beginning find them. Pages that the cache
+    /// already has stay. Returns the number of the snapshot's tokens.
     pub(super) fn restore(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
         let (tokens, state) = (&snapshot.header.tokens, &snapshot.header.state);
         let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes() + state.len();
         let _counted = SnapshotBytes::count(&self.counters, bytes);
         let spec = SequenceSpec { tokens_max: tokens.len(), window: None, salt: None };
-        // A state is that of whole pages.
+        // A state belongs to whole pages.
         let found =
             if self.kv.has_states() { tokens.len() / PAGE_TOKENS * PAGE_TOKENS } else { tokens.len() };
         let Some(found) = tokens.get(..found).filter(|found| !found.is_empty()) else {
@@ -26,7 +26,7 @@ impl<D: Decoder> Worker<D> {
         };
         let allocation = self.kv.allocate(found, spec)?;
         let filled = self.fill(allocation, found, snapshot);
-        // Pages that were not filled have not been advanced over, so no prefix is found in them.
+        // The accounting has not advanced over unfilled pages, so no prefix is found in them.
         let released = self.kv.release(allocation.seq);
         debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
         filled.map(|()| tokens.len())
@@ -42,7 +42,7 @@ impl<D: Decoder> Worker<D> {
         let Allocation { seq, cached_tokens } = allocation;
         let rest = tokens.get(cached_tokens..).unwrap_or_default();
         let Worker { table, kv, plan, .. } = self;
-        // The step that it was for has ended: what it secured keeps nobody from giving up a state now.
+        // The plan's step has ended: its secured parts must not keep sequences from giving up a state now.
         plan.clear();
         let reserved = Pages { table, kv, plan }.reserve(seq, rest.len(), None);
         self.count_preempted();

@@ -1,5 +1,5 @@
-//! The bytes of a snapshot: encoding what comes before the pages, decoding and checking a whole
-//! file. What lies where is said in `mod.rs`; files and folders are its matter too.
+//! Encoding of a snapshot: writes the head, and decodes and checks a whole file. The layout is described in
+//! `mod.rs`, which also handles files and folders.
 
 use std::io::{self, Read};
 
@@ -15,8 +15,7 @@ const FIELDS: usize = 12;
 pub(super) const HEAD_BYTES: usize = MAGIC.len() + 8 * FIELDS + 32;
 pub(super) const HASH_BYTES: usize = 32;
 
-/// Starts rise in whole pages, none lies behind the tokens, and the last one reaches their end
-/// unless a window has left it behind.
+/// Checks the tokens and the window, and that page starts rise in whole pages and lie within the tokens.
 fn check_header(header: &SnapshotHeader) -> Result<(), SnapshotError> {
     let fail = |text: String| Err(SnapshotError::Malformed(text));
     let len = header.tokens.len();
@@ -69,7 +68,7 @@ pub(super) fn encode_head(header: &SnapshotHeader) -> Result<Vec<u8>, SnapshotEr
     Ok(head)
 }
 
-/// What went wrong inside `decode`: reading, or what was read.
+/// A failure while a file is decoded: an I/O error, or invalid content.
 pub(super) enum Fault {
     Io(io::Error),
     Content(SnapshotError),
@@ -87,13 +86,14 @@ impl From<SnapshotError> for Fault {
     }
 }
 
-/// A whole file that is what was written.
+/// The content of a whole file with a valid checksum.
 pub(super) struct Decoded {
     pub(super) header: SnapshotHeader,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A file whose head has been read: its numbers account for every byte of it, and are not believed yet.
+/// A file with its head read. The head's numbers account for every byte of the file, but are not verified
+/// yet.
 pub(super) struct Body<R> {
     file: R,
     file_bytes: u64,
@@ -135,7 +135,7 @@ impl<R: Read> Body<R> {
         self.lengths.state
     }
 
-    /// Reads all the rest, then the hash, and only then is anything believed.
+    /// Reads the rest and the hash; nothing is used before the hash has been checked.
     pub(super) fn read(mut self) -> Result<Decoded, Fault> {
         let mut lists = read_vec(&mut self.file, self.lengths.lists)?;
         let state = read_vec(&mut self.file, self.lengths.state)?;
@@ -159,7 +159,7 @@ fn fingerprint(head: &[u8; HEAD_BYTES]) -> [u8; 32] {
     fingerprint
 }
 
-/// `len` bytes, where the file is known to have that many.
+/// Reads `len` bytes, which the file's length has to cover.
 fn read_vec(file: &mut impl Read, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| SnapshotError::HostMemory { bytes: len as u64 })?;
@@ -173,10 +173,10 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-/// The numbers of the head, as they stand in the file.
+/// The numbers of the head, as stored in the file.
 struct Fields([u64; FIELDS]);
 
-/// The lengths of a file's parts in bytes; they sum up to the file.
+/// The lengths of a file's parts in bytes; together with head and hash they add up to the file.
 struct Lengths {
     tokens: usize,
     lists: usize,
@@ -259,7 +259,7 @@ fn malformed(what: &str, found: u64) -> SnapshotError {
     SnapshotError::Malformed(format!("{what} {found}"))
 }
 
-/// A number of 32 bits.
+/// Converts a number to 32 bits.
 fn small(what: &str, found: u64) -> Result<u32, SnapshotError> {
     u32::try_from(found).map_err(|_| malformed(what, found))
 }

@@ -1,9 +1,9 @@
-//! A writer that remembers the hash of what passed.
+//! A writer that hashes everything written.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-/// Writes to a file, and at last the hash of it all.
+/// Writes to a file, and at the end the hash of its content.
 pub(super) struct Hashing<'a> {
     file: BufWriter<&'a File>,
     hasher: blake3::Hasher,

@@ -1,13 +1,13 @@
-//! One sequence in a file: its tokens and the bytes of its pages, whole or not at all.
+//! Snapshots: one sequence in a file, with its tokens and the bytes of its pages, written atomically.
 //!
-//! Little-endian throughout: the magic, 12 numbers of 8 bytes (`format.rs` lists them), the fingerprint, the
+//! Little-endian throughout: the magic, 12 numbers of 8 bytes (listed in `format.rs`), the fingerprint, the
 //! tokens and page starts (4 bytes each), the state, the pages, and BLAKE3 over all of it. A file is written
-//! beside its name, synced and renamed, so that a crash leaves the old file or the new one. A file
-//! that is cut, flipped, or of another model gives an error and nothing else: recompute then.
+//! next to its target, synced and renamed, so that a crash leaves the old file or the new one. A file that is
+//! truncated, corrupted, or of another model gives an error and no content: recompute then.
 //!
-//! What a page's bytes mean is the backend's secret, so the fingerprint must name the model and
-//! whatever else the bytes depend on. To restore: `adopt` (or `allocate`, `reserve`, `advance`,
-//! which also makes the prefix findable) and import the pages in the order of their starts.
+//! The meaning of a page's bytes is private to the backend, so the fingerprint must identify the model and
+//! all else that the bytes depend on. To restore: `adopt` (or `allocate`, `reserve`, `advance`, which also
+//! makes the prefix findable) and import the pages in the order of their starts.
 
 mod format;
 mod hashing;
@@ -24,28 +24,28 @@ use crate::token::TokenId;
 use format::{Body, Fault, VERSION, encode_head};
 use hashing::Hashing;
 
-/// What a snapshot holds beside the pages' bytes.
+/// The content of a snapshot except the pages' bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
-    /// Model and backend that the bytes belong to.
+    /// Fingerprint of the model and backend that the bytes belong to.
     pub fingerprint: [u8; 32],
     /// The pool's layout.
     pub layout: KvLayout,
-    /// The window under which the keys and values were computed.
+    /// The window under which the keys and values were computed, if any.
     pub window: Option<Window>,
     /// The sequence's tokens from position 0.
     pub tokens: Vec<TokenId>,
     /// The first position of each page, rising multiples of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS).
     pub starts: Vec<u32>,
-    /// What recurrent layers keep of the tokens that fill pages, as the backend gave it; empty where they
-    /// fill none, or there are no such layers.
+    /// State of the recurrent layers after the tokens that fill pages, in the backend's format. Empty if they
+    /// fill none, or without such layers.
     pub state: Vec<u8>,
 }
 
-/// A snapshot that was read, checked and found whole.
+/// A snapshot that was read and passed all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All but the pages.
+    /// Everything except the pages.
     pub header: SnapshotHeader,
     bytes: Vec<u8>,
 }
@@ -61,79 +61,79 @@ impl Snapshot {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The file system refused.
+    /// A file operation failed.
     #[error("snapshot {}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The bytes of a page could not be had.
+    /// The bytes of a page could not be exported.
     #[error("snapshot: page {page} of the sequence: {source}")]
     Export {
         /// The page's index among the starts.
         page: usize,
-        /// Why.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The model has recurrent layers, and what they keep of the last whole page is gone.
+    /// The model has recurrent layers, and their state after the last whole page is gone.
     #[error("snapshot: the state behind the last whole page of the sequence is not kept")]
     NoState,
-    /// Header and pages do not fit each other.
+    /// Header and pages are inconsistent.
     #[error("snapshot: {0}")]
     Malformed(String),
     /// The file is not a snapshot.
     #[error("snapshot: expected a file that begins with OTTAVAKV")]
     NotASnapshot,
-    /// The file is a later or earlier kind of snapshot.
+    /// The file has another version of the format.
     #[error("snapshot: version {found}, expected {VERSION}")]
     Version {
         /// The file's version.
         found: u64,
     },
-    /// The file is shorter or longer than its header says.
+    /// The file's length differs from the length by its header.
     #[error("snapshot: {found} bytes, expected {expected}")]
     Length {
-        /// What the header says (0: not even a header).
+        /// Length by the header; 0 if the file is too short for a header.
         expected: u64,
-        /// The file's bytes.
+        /// The file's length in bytes.
         found: u64,
     },
-    /// The content is not what was written.
+    /// The checksum does not match the content.
     #[error("snapshot: checksum mismatch in {bytes} bytes")]
     Checksum {
-        /// The file's bytes.
+        /// The file's length in bytes.
         bytes: u64,
     },
     /// The file belongs to another model or backend.
     #[error("snapshot: made by another model or backend")]
     Fingerprint {
-        /// What was asked for.
+        /// The expected fingerprint.
         expected: [u8; 32],
-        /// The file's.
+        /// The file's fingerprint.
         found: [u8; 32],
     },
-    /// The file belongs to a pool of another shape.
+    /// The file belongs to a pool with another layout.
     #[error("snapshot: layout {found:?}, expected {expected:?}")]
     Layout {
-        /// What was asked for.
+        /// The expected layout.
         expected: KvLayout,
-        /// The file's.
+        /// The file's layout.
         found: KvLayout,
     },
-    /// There is no memory for the content.
+    /// The host is out of memory for the content.
     #[error("snapshot: no memory for {bytes} bytes")]
     HostMemory {
-        /// Bytes asked for.
+        /// Bytes needed.
         bytes: u64,
     },
 }
 
 impl SnapshotError {
-    /// What to do about it.
+    /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
             SnapshotError::Io { source, .. } => source.into(),
@@ -144,11 +144,11 @@ impl SnapshotError {
     }
 }
 
-/// Writes a snapshot to `path`: all of it, or `path` stays as it was. `export` appends the bytes
-/// of the page with the given index to an empty buffer.
+/// Writes a snapshot to `path` atomically: after an error `path` is unchanged. `export` appends the bytes of
+/// the page with the given index to an empty buffer.
 ///
 /// # Errors
-/// [`SnapshotError::Malformed`] if the header contradicts itself or a page has a wrong length,
+/// [`SnapshotError::Malformed`] if the header is inconsistent or a page has a wrong length,
 /// [`SnapshotError::Export`], [`SnapshotError::Io`].
 pub fn save(
     path: &Path,
@@ -171,16 +171,16 @@ pub fn save(
     temporary.rename_to(path).map_err(io("put in place"))
 }
 
-/// Reads a snapshot that must belong to `fingerprint` and `layout`. Allocates no more than the
-/// file's size, and only after the header has accounted for every byte of it.
+/// Reads a snapshot that must match `fingerprint` and `layout`. Allocates no more than the file's size, and
+/// only after the header has accounted for every byte of it.
 ///
 /// # Errors
-/// [`SnapshotError`] says what is wrong with the file; of a damaged file nothing is returned.
+/// [`SnapshotError`] with the file's defect; a damaged file returns no content.
 pub fn load(path: &Path, fingerprint: &[u8; 32], layout: &KvLayout) -> Result<Snapshot, SnapshotError> {
     Found::open(path, fingerprint, layout)?.read()
 }
 
-/// A snapshot of which the beginning has been read, and nothing is believed yet.
+/// A snapshot with its head read and nothing verified yet.
 pub(crate) struct Found<'a> {
     path: &'a Path,
     layout: KvLayout,
@@ -188,7 +188,7 @@ pub(crate) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Opens a file whose beginning says that it belongs to `fingerprint` and `layout`.
+    /// Opens a file with a head that matches `fingerprint` and `layout`.
     pub(crate) fn open<'a>(
         path: &'a Path,
         fingerprint: &[u8; 32],
@@ -208,17 +208,17 @@ impl Found<'_> {
         Ok(Found { path, layout: expected, body })
     }
 
-    /// Pages that the file says it has: it is as long as that.
+    /// Number of pages by the head, which accounts for the file's length.
     pub(crate) fn pages(&self) -> usize {
         self.body.pages()
     }
 
-    /// Bytes of state that it has, likewise.
+    /// Bytes of state by the head, likewise.
     pub(crate) fn state_bytes(&self) -> usize {
         self.body.state_bytes()
     }
 
-    /// Reads all of it, and checks that it is what was written. What is used is what was checked.
+    /// Reads the whole file and verifies its content. The bytes used are the bytes checked.
     pub(crate) fn read(self) -> Result<Snapshot, SnapshotError> {
         let decoded = self.body.read().map_err(|fault| fault.of(self.path))?;
         debug_assert_eq!(decoded.header.layout, self.layout, "read from the same head");
@@ -231,7 +231,7 @@ pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> 
 }
 
 impl Fault {
-    /// As an error of the file at `path`.
+    /// Converts the fault into an error of the file at `path`.
     fn of(self, path: &Path) -> SnapshotError {
         match self {
             Fault::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {

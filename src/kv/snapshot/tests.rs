@@ -1,4 +1,4 @@
-//! A snapshot is whole or refused: every cut and every flipped bit of a small file.
+//! A snapshot is whole or refused: tests with every cut and every flipped bit of a small file.
 
 use super::format::{Decoded, HASH_BYTES, HEAD_BYTES};
 use super::*;
@@ -53,7 +53,7 @@ fn decoded(bytes: &[u8]) -> Result<Decoded, String> {
     })
 }
 
-/// The same file with another content at `at`, and a checksum that fits it.
+/// The saved file with other content at `at`, and a checksum that fits it.
 fn forged(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut file = saved();
     file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -121,7 +121,7 @@ fn every_truncation_is_refused() {
     for len in 0..file.len() {
         let message = decoded(&file[..len]).err().unwrap_or_else(|| panic!("{len} bytes were taken"));
         assert!(message.contains(&format!("{len} bytes, expected")), "{message}");
-        // A file that shrinks after its size was asked for.
+        // A file that shrinks after its size was read.
         let shrunk = decode(&file[..len], file.len() as u64);
         assert!(matches!(shrunk, Err(Fault::Io(_))), "{len}");
     }

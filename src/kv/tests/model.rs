@@ -1,11 +1,11 @@
-//! Random games against a naive model, judged by content.
+//! Random games against a naive model, compared by content.
 //!
-//! The model plays the machine as well: it has a memory of pages, and a write at position `p` leaves
-//! `(p, digest)` there, where the digest is computed from the token and from what the memory says at every
-//! position that `p` sees, as attention would. What should be there follows from the token history alone. So
-//! a page shared wrongly, written while shared, reused too early, dropped too early, not copied or found
-//! under another past shows as a wrong digest. Where sequences have states, the machine folds the digests
-//! into the slots of state, as recurrent layers would.
+//! The model plays the machine as well: its memory has pages, and a write at position `p` leaves `(p,
+//! digest)` there. The digest is computed from the token and from the memory at every position that `p` sees,
+//! as attention would. The expected content follows from the token history alone. So a page that is shared
+//! wrongly, written while shared, reused too early, dropped too early, not copied, or found under another
+//! prefix shows as a wrong digest. With recurrent states, the machine folds the digests into the slots of
+//! state, as recurrent layers would.
 
 use std::collections::{HashMap, HashSet};
 
@@ -99,7 +99,7 @@ fn digest(token: TokenId, position: usize, past: impl Iterator<Item = u64>) -> u
     past.fold(mix(mix(1, token.0.into()), position as u64), mix)
 }
 
-/// What a position's slot should hold, from the history alone.
+/// The expected content of each position's slot, from the history alone.
 fn expected(tokens: &[TokenId], window: Option<Window>) -> Vec<u64> {
     let mut digests: Vec<u64> = Vec::new();
     for (position, &token) in tokens.iter().enumerate() {
@@ -109,7 +109,7 @@ fn expected(tokens: &[TokenId], window: Option<Window>) -> Vec<u64> {
     digests
 }
 
-/// A state that has seen more digests.
+/// A state after more digests.
 fn folded(state: u64, digests: impl Iterator<Item = u64>) -> u64 {
     digests.fold(state, |state, digest| (state ^ digest).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
 }
@@ -118,7 +118,7 @@ fn folded(state: u64, digests: impl Iterator<Item = u64>) -> u64 {
 struct Life {
     seq: SeqId,
     spec: SequenceSpec,
-    /// The prompt's tokens that are still to be written.
+    /// Prompt tokens still to be written.
     pending: Vec<TokenId>,
     history: Vec<TokenId>,
 }
@@ -130,7 +130,7 @@ struct Machine {
     states: Vec<Option<u64>>,
     lives: Vec<Life>,
     dead: Vec<SeqId>,
-    /// What a reader of the changes takes for findable.
+    /// The findable pages, by the events read so far.
     heard: HashMap<[u8; 32], StoredPage>,
 }
 
@@ -143,7 +143,7 @@ impl Machine {
         Machine { kv, memory, states, lives: Vec::new(), dead: Vec::new(), heard: HashMap::new() }
     }
 
-    /// What the slot of a sequence's state holds, if it has one.
+    /// The content of the slot of a sequence's state, if it has one.
     fn state(&self, seq: SeqId) -> Option<u64> {
         let slot = self.kv.sequences.get(seq).unwrap().state?;
         Some(self.states[slot.index()].expect("a state was never written"))
@@ -157,7 +157,7 @@ impl Machine {
         slots.collect()
     }
 
-    /// The backend's step: attends over what the memory holds, and writes.
+    /// The backend's step: attends over the memory's content, and writes.
     fn compute(&mut self, life: &Life, tokens: &[TokenId], poison: u64) {
         let slots = self.slots(life.seq);
         let mut digests = Vec::new();
@@ -219,7 +219,7 @@ impl Machine {
         let expected = self.kv.cached_tokens(&prompt, &spec);
         match self.kv.allocate(&prompt, spec) {
             Ok(Allocation { seq, cached_tokens }) => {
-                // Where states are kept, pages behind the last of them are of no use.
+                // With recurrent states, pages after the last kept state are of no use.
                 let agree = if self.kv.has_states() { usize::ge } else { usize::eq };
                 assert!(agree(&expected, &cached_tokens), "{expected} expected, {cached_tokens} found");
                 assert!(cached_tokens < prompt.len() && cached_tokens.is_multiple_of(PAGE_TOKENS));
@@ -342,7 +342,7 @@ impl Machine {
         }
     }
 
-    /// Who hears of all changes knows what can be found.
+    /// Checks that the events so far give exactly the findable pages.
     fn hear(&mut self) {
         for event in self.kv.take_events() {
             let news = match event {
@@ -365,8 +365,8 @@ impl Machine {
         }
     }
 
-    /// Every sequence reads back what its history says, in every page it still has, and has
-    /// every position that its next query sees.
+    /// Checks that every sequence reads back its history in every page it still has, and has every position
+    /// that its next query sees.
     fn judge(&mut self) {
         self.hear();
         self.kv.check_integrity().unwrap();

@@ -1,4 +1,4 @@
-//! States: prefixes are found up to a snapshot, snapshots are bounded, and a full book refuses.
+//! Recurrent states: prefixes are found up to a snapshot, snapshots are bounded, and a full table refuses.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn with_states(pages: usize, slots: usize) -> KvCacheManager {
     manager(pages).with_states(slots).unwrap()
 }
 
-/// Writes as an engine does: whole pages first.
+/// Writes in an engine's order: whole pages first.
 fn written_in_pages(kv: &mut KvCacheManager, tokens: &[TokenId]) -> Allocation {
     let allocation = kv.allocate(tokens, spec(200)).unwrap();
     let mut rest = &tokens[allocation.cached_tokens..];
@@ -21,7 +21,7 @@ fn written_in_pages(kv: &mut KvCacheManager, tokens: &[TokenId]) -> Allocation {
 #[test]
 fn a_prefix_is_found_up_to_a_page_whose_state_is_kept() {
     let mut kv = with_states(16, 6);
-    // The state behind 40 tokens is that of no whole page.
+    // 40 tokens end within a page, so their state cannot be kept.
     let first = written(&mut kv, &ids(0..40), spec(64));
     let again = kv.allocate(&ids(0..40), spec(64)).unwrap();
     assert_eq!((again.cached_tokens, kv.stats().snapshots), (0, 0));
