@@ -1,4 +1,4 @@
-//! Options that mean the same in every command: which model, on what, sampled how.
+//! Options shared by several commands: model, device, memory and sampling.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use ottava::{Device, DeviceInfo, Engine, EngineBuilder, EngineConfig, KvBudget, 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
 
-/// What a server's keys and values take of a CPU's free memory.
+/// Share of a CPU's free memory for the KV cache of a server.
 const KV_SHARE: f32 = 0.25;
-/// Most tokens of an answer where `-n` does not say.
+/// Default of `-n`: maximum tokens per answer.
 const MAX_TOKENS: usize = 512;
-/// Most bytes of a text that ends an answer: the library's limit.
+/// Maximum bytes of a stop text: the library's limit.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Which model, and how it is run.
+/// Model, device and memory options.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or the name of a
-    /// known model (see `ottava list`)
+    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or
+    /// the name of a known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
     /// Threads, 1 to 1024 [default: one per physical core]
@@ -38,8 +38,8 @@ pub struct ModelOptions {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Memory for keys and values in MiB [default: two full contexts, `serve` a quarter of what is free; on a GPU nine
-    /// tenths of what is free]
+    /// Memory for keys and values in MiB [default: two full contexts, `serve` a quarter of what is free; on a
+    /// GPU nine tenths of what is free]
     #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
     /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
@@ -51,8 +51,8 @@ pub struct ModelOptions {
     /// auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take more
-    /// memory; running answers get their next token when the step is over
+    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take
+    /// more memory; running answers get their next token when the step is over
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = whole(1, CHUNK_MAX))]
     pub prefill_chunk: Option<usize>,
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
@@ -64,12 +64,13 @@ pub struct ModelOptions {
     /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
-    /// A file with a chat template (Jinja) in place of the model's own: for a model that has none, or one without tools
+    /// A file with a chat template (Jinja) in place of the model's own: for a model that has none, or one
+    /// without tools
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes share
-    /// them. Nothing may cut the files short or write into them meanwhile: that ends the program (SIGBUS) or gives
-    /// wrong text
+    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes
+    /// share them. Nothing may cut the files short or write into them meanwhile: that ends the program
+    /// (SIGBUS) or gives wrong text
     #[arg(long, overrides_with = "no_mmap")]
     pub mmap: bool,
     /// Read the model and packed weights, as is the default: a file that changes meanwhile is an error
@@ -96,7 +97,7 @@ pub enum ComputeMode {
 }
 
 impl ModelOptions {
-    /// The option that reads standard input, if one does.
+    /// Name of the option that reads standard input, if there is one.
     pub fn reader(&self) -> Option<&'static str> {
         self.chat_template.as_ref().and_then(|template| input::reader("--chat-template", template))
     }
@@ -128,7 +129,7 @@ impl ModelOptions {
         checkpoint::open(&path, &options).map_err(|error| of_file(&path, error.into()))
     }
 
-    /// How keys and values are stored.
+    /// Data type of the KV cache.
     pub fn kv_dtype(&self) -> KvDtype {
         match self.kv {
             Kv::F16 => KvDtype::F16,
@@ -136,7 +137,7 @@ impl ModelOptions {
         }
     }
 
-    /// An engine's description with these options.
+    /// Engine builder with these options.
     fn builder(&self, path: &Path) -> EngineBuilder {
         let mut builder =
             Engine::builder(path).device(self.device).kv_dtype(self.kv_dtype()).compute(match self.compute {
@@ -169,17 +170,18 @@ impl ModelOptions {
         if self.mmap { builder.mmap() } else { builder }
     }
 
-    /// The engine, loaded behind a progress bar.
+    /// Loads the engine and shows a progress bar meanwhile.
     pub fn engine(&self) -> Result<Loaded, Failure> {
         self.engine_with(EngineConfig::default())
     }
 
-    /// The engine with other scheduling than the default.
+    /// Loads the engine with this scheduling configuration in place of the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
         self.engine_by(scheduling, |builder| builder)
     }
 
-    /// The same, with room for many conversations where `--kv-budget` does not say. On a GPU that is the default.
+    /// Loads the engine with a KV cache for many conversations: a share of a CPU's free memory, unless
+    /// `--kv-budget` is given. On a GPU the default is a share of the free memory in any case.
     pub fn engine_of_many(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
         let devices = Device::list();
         let usable = |info: &DeviceInfo| info.device != Device::Cpu && info.unusable.is_none();
@@ -212,7 +214,7 @@ impl ModelOptions {
         Ok(Loaded(engine))
     }
 
-    /// The file that an error is of, if it is not the model's.
+    /// The chat template's file, if the error is about the template and not the model.
     fn source_of(&self, error: &ottava::Error) -> Option<&Path> {
         let of_template = |error: &TextError| {
             matches!(error, TextError::TemplateSyntax { .. } | TextError::TemplateLimit { .. })
@@ -224,7 +226,7 @@ impl ModelOptions {
     }
 }
 
-/// The program's engine. Its thread is waited for, so that no driver is at work while the process ends.
+/// The program's engine. Its drop waits for the engine thread, so that no driver call runs at exit.
 pub struct Loaded(Engine);
 
 impl std::ops::Deref for Loaded {
@@ -235,8 +237,7 @@ impl std::ops::Deref for Loaded {
     }
 }
 
-/// How long the engine's last step may take when the program ends. A device that hangs must not keep a process that
-/// nothing else can end.
+/// Time limit for the engine's last step at exit. Without it, a hung device would keep the process alive.
 const LAST_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Drop for Loaded {
@@ -251,14 +252,14 @@ impl Drop for Loaded {
                 std::process::exit(1);
             }
         };
-        // Without a thread the step is waited for, however long it takes.
+        // If the thread cannot start, there is no time limit.
         let _ = std::thread::Builder::new().spawn(watch);
         self.0.drain(std::time::Instant::now());
         drop(ended);
     }
 }
 
-/// An error of a model's file, which names the file.
+/// A failure with the model's path in front, if the error is about the model and does not name the path.
 pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
     use ottava::Error;
     let (name, message) = (path.display().to_string(), error.to_string());
@@ -278,7 +279,7 @@ pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
     })
 }
 
-/// How tokens are chosen and when the answer ends.
+/// Sampling options and limits of an answer.
 #[derive(Args, Clone)]
 pub struct SamplingOptions {
     /// Most tokens to generate [default: 512]
@@ -313,7 +314,7 @@ pub struct SamplingOptions {
     pub stop: Vec<String>,
 }
 
-/// A text that ends an answer, as the library takes it.
+/// Value parser of stop texts, with the library's limit on their length.
 fn stop_text() -> impl TypedValueParser<Value = String> {
     input::utf8().try_map(|text| match text.len() {
         1..=STOP_BYTES_MAX => Ok(text),
@@ -322,18 +323,18 @@ fn stop_text() -> impl TypedValueParser<Value = String> {
 }
 
 impl SamplingOptions {
-    /// The seed asked for, or a new one below 2^53: readers of JSON that have only floats keep it.
+    /// The given seed, or a random one below 2^53, which is exact in JSON readers with only 64-bit floats.
     pub fn seed_or_new(&self) -> u64 {
         use std::hash::{BuildHasher, RandomState};
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 11)
     }
 
-    /// Most tokens to generate.
+    /// Maximum tokens to generate.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens.unwrap_or(MAX_TOKENS)
     }
 
-    /// Says so where the vocabulary is smaller than what `--top-k` keeps.
+    /// Prints a note if `--top-k` is larger than the vocabulary.
     pub fn tell_top_k(&self, vocab: usize) {
         if self.top_k > vocab {
             let top_k = self.top_k;
@@ -343,7 +344,7 @@ impl SamplingOptions {
         }
     }
 
-    /// Why an answer of so many tokens is shorter than the model would have it, where it is.
+    /// Text of the note on an answer of `tokens` tokens that `-n` or the context of `room` tokens cut.
     pub fn cut(&self, tokens: usize, room: usize) -> String {
         match self.max_tokens {
             _ if tokens < self.max_tokens() => {

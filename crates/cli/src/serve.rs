@@ -18,22 +18,22 @@ use super::numbers::whole;
 use super::options::ModelOptions;
 use super::{Failure, env, input, output};
 
-/// Most sequences, requests and seconds that an option may ask for.
+/// Upper limits of the options for sequences, requests and seconds.
 const SEQUENCES_MAX: usize = 4096;
 const QUEUE_MAX: usize = 1 << 16;
 const SECONDS_MAX: u64 = 1 << 20;
-/// Changes of the cache that may wait to be published.
+/// Capacity of the queue of KV cache events that wait to be published.
 #[cfg(feature = "kv-events")]
 const KV_EVENTS: usize = 1 << 14;
-/// Most bytes of a file of keys.
+/// Maximum bytes of an API key file.
 const KEYS_MAX: usize = 1 << 20;
 
-/// An address, or the name that every machine has for itself.
+/// Parses an IP address, or `localhost`.
 fn address(text: &str) -> Result<IpAddr, AddrParseError> {
     if text == "localhost" { Ok(Ipv4Addr::LOCALHOST.into()) } else { text.parse() }
 }
 
-/// Where changes of the cache are published: ZeroMQ's other ways than TCP are not built in.
+/// Checks an endpoint for KV cache events. TCP is the only ZeroMQ transport that is built in.
 #[cfg(feature = "kv-events")]
 fn endpoint(text: &str) -> Result<String, String> {
     let (host, port) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).unwrap_or_default();
@@ -57,14 +57,15 @@ pub struct Serve {
     /// --add the file's name without its extension]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
-    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form [default: no key
-    /// is needed]
+    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form
+    /// [default: no key is needed]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// A name of this host that requests may use, beside its address (may be given several times)
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// A web site whose scripts may use the server, such as https://example.org; * is all (may be given several times)
+    /// A web site whose scripts may use the server, such as https://example.org; * is all (may be given
+    /// several times)
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
     /// Most answers at work at once
@@ -82,22 +83,22 @@ pub struct Serve {
     /// Run the engine in a process of its own, which is started again when it dies, hangs or loses its device
     #[arg(long)]
     isolated: bool,
-    /// A further model, in a process of its own that starts when the model is first asked for (may be given several
-    /// times)
+    /// A further model, in a process of its own that starts when the model is first asked for (may be given
+    /// several times)
     #[arg(long, value_name = "NAME=MODEL")]
     add: Vec<Added>,
     /// Seconds without a request after which a further model is unloaded; 0 never does
     #[arg(long, value_name = "SECONDS", requires = "add", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     idle_unload: u64,
-    /// Ends of a model's process within ten minutes after which it is given up; 0 never does. An added model is tried
-    /// again when the oldest of them is ten minutes old
+    /// Ends of a model's process within ten minutes after which it is given up; 0 never does. An added model
+    /// is tried again when the oldest of them is ten minutes old
     #[arg(long, value_name = "N", requires = "processes", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
     restarts: usize,
     /// Serve another process of this program
     #[arg(long, hide = true)]
     worker: bool,
-    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever connects reads
-    /// the tokens of all prompts and answers, without a key
+    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever
+    /// connects reads the tokens of all prompts and answers, without a key
     #[cfg(feature = "kv-events")]
     #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
     kv_events: Option<String>,
@@ -106,7 +107,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until it is asked to stop.
+    /// Serves until SIGTERM or Ctrl-C; as a worker, until standard input ends.
     pub fn run(self) -> Result<(), Failure> {
         let keys = self.keys()?;
         if self.isolated || !self.add.is_empty() {
@@ -141,9 +142,9 @@ impl Serve {
         server.run(stop).map_err(failed)
     }
 
-    /// Serves models that run in processes of their own.
+    /// Serves models that run in worker processes.
     fn run_isolated(self, keys: Vec<String>) -> Result<(), Failure> {
-        // A process's standard input tells it when its front ends.
+        // Standard input of a worker process is the front's pipe: its end means that the front has ended.
         input::check_readers([self.model.reader(), Some("the processes of models")])?;
         let models = isolated::models(&self.model.model, &self.alias, &self.add);
         let models =
@@ -170,7 +171,7 @@ impl Serve {
         config.drain = Duration::from_secs(self.drain);
         config.marks_answers = self.worker;
         if self.worker {
-            // Its front has as many at work, some that are idle, and one that looks whether it lives.
+            // The front opens as many connections for requests, plus idle ones and one for health checks.
             config.connections_max *= 2;
         }
         #[cfg(feature = "kv-events")]
@@ -180,7 +181,7 @@ impl Serve {
         config
     }
 
-    /// The keys of the file and of the environment.
+    /// API keys of the file and of the environment.
     fn keys(&self) -> Result<Vec<String>, Failure> {
         let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
         keys.extend(env::api_keys()?);
@@ -188,20 +189,21 @@ impl Serve {
     }
 }
 
-/// Ends this process if its front ends while it loads: nobody would use the model. Later the server does that, in order.
+/// Ends this worker process if its front ends during the load. After the load, the end of standard input
+/// shuts the server down in order.
 fn end_with_front(loads: Arc<AtomicBool>) {
     let watch = move || {
-        // Nothing is sent. Broken is as good as ended.
+        // The front sends nothing. A broken pipe counts as its end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         if loads.load(Ordering::Relaxed) {
             std::process::exit(1);
         }
     };
-    // Without a thread it ends once it has loaded.
+    // If the thread cannot start, the process ends once the model is loaded.
     let _ = std::thread::Builder::new().name("ottava-front".into()).spawn(watch);
 }
 
-/// The keys of a file or a pipe.
+/// API keys of a file or a pipe.
 fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
     input::keys(&input::read_path_within(path, KEYS_MAX)?, &path.display().to_string())
 }
