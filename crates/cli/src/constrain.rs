@@ -11,10 +11,10 @@ use super::input;
 /// Constraints on an answer.
 #[derive(Args)]
 pub struct ConstrainOptions {
-    /// The answer is JSON that satisfies this schema: a file, or the schema itself
+    /// JSON schema that the answer must satisfy: a file, or the schema itself
     #[arg(long, value_name = "FILE|JSON", value_parser = input::utf8(), conflicts_with = "grammar")]
     json_schema: Option<String>,
-    /// The answer follows the grammar of this file, in Lark's syntax
+    /// Grammar that the answer must follow, in Lark's syntax
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }

@@ -22,15 +22,15 @@ const SILENCE_MS: u16 = 5000;
 /// The text of `run`, `tokenize` and `score`.
 #[derive(Args)]
 pub struct TextInput {
-    /// The text; - or none reads standard input. What is piped in beside TEXT follows it after a blank line
+    /// Text; - or none reads standard input. Piped input follows TEXT after a blank line
     ///
-    /// Of standard input all commands read at most 16 MiB of UTF-8. Beside TEXT a terminal or an empty input
-    /// adds nothing; a pipe that stays silent for 5 seconds is left out, with a note: `TEXT -` waits for it.
-    /// In a loop that reads a file, `< /dev/null` keeps the file's lines from the command. Where an option's
-    /// FILE is -, standard input is that file and nothing follows TEXT.
+    /// Standard input is UTF-8 of at most 16 MiB. A terminal or an empty input adds nothing to TEXT. A pipe
+    /// that stays silent for 5 seconds is left out, with a note; `TEXT -` waits for it. In a loop that reads
+    /// a file, add `< /dev/null`, or the command consumes the file's lines. If an option's FILE is -,
+    /// standard input is that file and nothing follows TEXT.
     #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
     text: Option<String>,
-    /// Behind TEXT: wait for standard input, however long
+    /// After TEXT: wait for standard input without a time limit
     #[arg(id = "stdin", value_name = "-", value_parser = only_dash)]
     dash: Option<String>,
 }

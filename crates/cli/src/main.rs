@@ -46,17 +46,17 @@ struct Cli {
 enum Command {
     /// Answer a prompt and stream the answer to stdout
     Run(run::Run),
-    /// Talk with the model
+    /// Chat with a model at a prompt
     Chat(chat::Chat),
     /// Serve OpenAI's and Anthropic's APIs over HTTP
     Serve(serve::Serve),
-    /// Fetch a model into the cache
+    /// Fetch known models into the cache, or verify and repair cached ones
     Pull(fetch::Pull),
-    /// List the models that are known and those in the cache
+    /// List known models and their state in the cache
     List(list::List),
-    /// List the devices that --device may name
+    /// List the devices available to --device
     Devices(devices::Devices),
-    /// Show a file's metadata, tensors and memory need
+    /// Show a model's metadata, tensors and memory requirements
     Inspect(inspect::Inspect),
     /// Measure prefill and decode speed
     Bench(bench::Bench),
@@ -64,7 +64,7 @@ enum Command {
     Perplexity(perplexity::Perplexity),
     /// Show the tokens of a text
     Tokenize(tokenize::Tokenize),
-    /// Show the negative log-likelihood of each token
+    /// Show the negative log-likelihood of each token of a text
     Score(score::Score),
 }
 

@@ -25,55 +25,55 @@ const STOP_BYTES_MAX: usize = 1024;
 /// Model, device and memory options.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or
-    /// the name of a known model (see `ottava list`)
+    /// GGUF file (any part of a split model), Hugging Face folder (config.json and safetensors), or name of a
+    /// known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
-    /// Threads, 1 to 1024 [default: one per physical core]
+    /// CPU threads, 1 to 1024 [default: one per physical core]
     #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
     pub threads: Option<usize>,
-    /// Most tokens of a sequence, at most what the model was trained for [default: that, at most 4096]
+    /// Maximum tokens of prompt and answer, up to the trained context [default: that context, at most 4096]
     #[arg(short = 'c', long = "ctx", allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     pub context: Option<usize>,
-    /// How keys and values are stored
+    /// Data type of the KV cache
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Memory for keys and values in MiB [default: two full contexts, `serve` a quarter of what is free; on a
-    /// GPU nine tenths of what is free]
+    /// Size of the KV cache in MiB [default: two full contexts, for `serve` a quarter of the free memory; on
+    /// a GPU nine tenths of the free memory]
     #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
-    /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
+    /// Quantise float weights at load to FORMAT, such as w8g128 or w4g32 [default: as stored]
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<QuantFormat>,
-    /// Activations of matrix products: int8 is fast, f32 exact
+    /// Data type of activations in matrix products on a CPU: int8 is fast, f32 exact
     #[arg(long, value_enum, default_value_t = ComputeMode::Int8)]
     pub compute: ComputeMode,
-    /// auto (a GPU if there is one), cpu, cuda or cuda:N
+    /// Device: auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take
-    /// more memory; running answers get their next token when the step is over
+    /// Maximum prompt tokens per step, 1 to 65536 [default: 256, on a GPU 2048]. Larger steps process prompts
+    /// faster, take more memory, and delay the next token of running answers
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = whole(1, CHUNK_MAX))]
     pub prefill_chunk: Option<usize>,
-    /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
+    /// Make logits on a GPU independent of other requests, bit for bit, as on a CPU; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
-    /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
+    /// CPU instruction set: portable, avx2, avxvnni, avx512, amx, dotprod or i8mm [default: best available]
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
+    /// Store packed weights in a file next to the model, or in DIR; later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
-    /// A file with a chat template (Jinja) in place of the model's own: for a model that has none, or one
-    /// without tools
+    /// Chat template (Jinja) to use instead of the model's own, for a model without one or with one that has
+    /// no tools
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes
-    /// share them. Nothing may cut the files short or write into them meanwhile: that ends the program
-    /// (SIGBUS) or gives wrong text
+    /// Memory-map the model and packed weights instead of reading them: packed weights load faster, and
+    /// processes share them. Truncating or modifying a mapped file ends the program (SIGBUS) or gives wrong
+    /// text
     #[arg(long, overrides_with = "no_mmap")]
     pub mmap: bool,
-    /// Read the model and packed weights, as is the default: a file that changes meanwhile is an error
+    /// Read the model and packed weights (default): a file that changes during the load is an error
     #[arg(long, overrides_with = "mmap")]
     pub no_mmap: bool,
 }
@@ -83,14 +83,14 @@ pub struct ModelOptions {
 pub enum Kv {
     /// Half precision
     F16,
-    /// 8 bits, a scale for 32 elements
+    /// 8-bit integers, one scale per 32 elements
     Int8,
 }
 
 /// `--compute`
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ComputeMode {
-    /// 8-bit activations, a scale for 32 elements
+    /// 8-bit integer activations, one scale per 32 elements
     Int8,
     /// Single-precision activations
     F32,
@@ -282,34 +282,34 @@ pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
 /// Sampling options and limits of an answer.
 #[derive(Args, Clone)]
 pub struct SamplingOptions {
-    /// Most tokens to generate [default: 512]
+    /// Maximum tokens to generate, 1 to 16777216 [default: 512]
     #[arg(short = 'n', long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     pub max_tokens: Option<usize>,
-    /// Seed of the random numbers [default: a new one each time]
+    /// Random seed [default: a new one each time]
     #[arg(long, allow_hyphen_values = true, value_parser = whole(0, u64::MAX))]
     pub seed: Option<u64>,
-    /// Temperature, 0 to 100; 0 is greedy
+    /// Sampling temperature, 0 to 100; 0 is greedy
     #[arg(long, default_value_t = 0.2, allow_hyphen_values = true, value_parser = real(0.0, 100.0))]
     pub temp: f32,
-    /// Keep the K most likely tokens; 0 keeps all
+    /// Top-k sampling: keep the K most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 40, allow_hyphen_values = true, value_parser = whole(0, TOKENS_MAX))]
     pub top_k: usize,
-    /// Keep the most likely tokens that make up this probability
+    /// Top-p sampling: keep the most likely tokens up to this total probability, above 0 to 1
     #[arg(long, default_value_t = 0.95, allow_hyphen_values = true, value_parser = probability)]
     pub top_p: f32,
-    /// Keep tokens at least this likely relative to the best, 0 to 1
+    /// Min-p sampling: minimum probability of a token relative to the most likely one, 0 to 1
     #[arg(long, default_value_t = 0.05, allow_hyphen_values = true, value_parser = real(0.0, 1.0))]
     pub min_p: f32,
-    /// Divide the logits of recent tokens by this, 0.01 to 100
+    /// Repetition penalty on the last 64 tokens of prompt and answer, 0.01 to 100; 1 is off
     #[arg(long, default_value_t = 1.0, allow_hyphen_values = true, value_parser = real(0.01, 100.0))]
     pub repeat_penalty: f32,
-    /// Subtract this from the logits of tokens already used, -100 to 100
+    /// Presence penalty on tokens generated among the last 64, -100 to 100; 0 is off
     #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub presence_penalty: f32,
-    /// Subtract this once for each use of a token, -100 to 100
+    /// Frequency penalty, per use, on tokens generated among the last 64, -100 to 100; 0 is off
     #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub frequency_penalty: f32,
-    /// End the answer before this text of 1 to 1024 bytes (may be given several times)
+    /// Stop text of 1 to 1024 bytes: the answer ends before it (can be repeated)
     #[arg(long, allow_hyphen_values = true, value_parser = stop_text())]
     pub stop: Vec<String>,
 }

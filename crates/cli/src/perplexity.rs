@@ -24,9 +24,9 @@ const CHUNK_TOKENS_MIN: usize = 4;
 #[derive(Args)]
 #[command(after_help = "A chunk has -c tokens: 512 unless given, at most what the model was trained for.")]
 pub struct Perplexity {
-    /// The text file; - or none reads standard input. At most 16 MiB of UTF-8
+    /// Text file, UTF-8 of at most 16 MiB; - or none reads standard input
     file: Option<PathBuf>,
-    /// Score at most this many chunks [default: all]
+    /// Maximum chunks to score [default: all]
     #[arg(long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     chunks: Option<usize>,
     /// Print one JSON object

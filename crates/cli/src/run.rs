@@ -16,11 +16,10 @@ use super::{Failure, output};
 pub struct Run {
     #[command(flatten)]
     prompt: TextInput,
-    /// Continue the prompt as it is, without the model's chat template; the names of control tokens in it,
-    /// such as <|im_end|>, are those tokens
+    /// Continue the prompt without the chat template; control tokens in it, such as <|im_end|>, are parsed
     #[arg(long)]
     raw: bool,
-    /// A system message before the prompt
+    /// System message before the prompt
     #[arg(long, conflicts_with = "raw", allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
     /// Print one JSON object instead of streaming text

@@ -19,11 +19,11 @@ const TOP_MAX: usize = 10_000;
 pub struct Score {
     #[command(flatten)]
     text: TextInput,
-    /// Token ids instead of a text
+    /// Token ids to score instead of a text, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["text", "stdin"],
           allow_hyphen_values = true, value_parser = whole(0, u32::MAX))]
     ids: Option<Vec<u32>>,
-    /// Also give the K best logits after each token, 0 to 10000
+    /// Print also the K best logits after each token, 0 to 10000
     #[arg(long, default_value_t = 0, value_name = "K", allow_hyphen_values = true, value_parser = whole(0, TOP_MAX))]
     top: usize,
     /// Print one JSON object

@@ -47,58 +47,56 @@ fn endpoint(text: &str) -> Result<String, String> {
 #[derive(Args)]
 #[command(group(ArgGroup::new("processes").args(["isolated", "add"]).multiple(true)))]
 pub struct Serve {
-    /// Address to listen on; any but a loopback address needs a key
+    /// Address to listen on; one that is not a loopback address requires an API key
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = address)]
     host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, default_value_t = 8080, allow_hyphen_values = true, value_parser = whole(0, u16::MAX))]
     port: u16,
-    /// What clients call the model (may be given several times) [default: the model's own name; with --isolated or
-    /// --add the file's name without its extension]
+    /// Model name for clients (can be repeated) [default: the model's own name; with --isolated or --add, the
+    /// file name without its extension]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
-    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form
-    /// [default: no key is needed]
+    /// File with API keys, one per line, in addition to those of OTTAVA_API_KEY, in the same form [default:
+    /// no key is required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// A name of this host that requests may use, beside its address (may be given several times)
+    /// Host name that requests may use in addition to the address (can be repeated)
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// A web site whose scripts may use the server, such as https://example.org; * is all (may be given
-    /// several times)
+    /// Allowed CORS origin, such as https://example.org; * allows all (can be repeated)
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
-    /// Most answers at work at once
+    /// Maximum answers running at once, 1 to 4096
     #[arg(long, value_name = "N", default_value_t = 64, allow_hyphen_values = true, value_parser = whole(1, SEQUENCES_MAX))]
     max_sequences: usize,
-    /// Most answers at work or waiting, each choice counted; further requests are refused with 429
+    /// Maximum answers running or waiting, 1 to 65536, counting each choice; further requests get status 429
     #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = whole(1, QUEUE_MAX))]
     queue: usize,
-    /// Seconds that an answer may take, its wait included; 0 is no limit
+    /// Time limit per answer in seconds, including its wait; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     request_timeout: u64,
-    /// Seconds that answers may still take after SIGTERM or Ctrl-C; a second one ends them at once
+    /// Time for running answers after SIGTERM or Ctrl-C, in seconds; a second signal ends them at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     drain: u64,
-    /// Run the engine in a process of its own, which is started again when it dies, hangs or loses its device
+    /// Run the engine in its own process, which is restarted if it dies, hangs or loses its device
     #[arg(long)]
     isolated: bool,
-    /// A further model, in a process of its own that starts when the model is first asked for (may be given
-    /// several times)
+    /// Additional model in its own process, started at the first request for it (can be repeated)
     #[arg(long, value_name = "NAME=MODEL")]
     add: Vec<Added>,
-    /// Seconds without a request after which a further model is unloaded; 0 never does
+    /// Time without a request after which an added model is unloaded, in seconds; 0 never unloads
     #[arg(long, value_name = "SECONDS", requires = "add", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     idle_unload: u64,
-    /// Ends of a model's process within ten minutes after which it is given up; 0 never does. An added model
-    /// is tried again when the oldest of them is ten minutes old
+    /// Number of times a model's process may end within ten minutes before it is given up; 0 is no limit. An
+    /// added model is tried again when the oldest of these ends is ten minutes old
     #[arg(long, value_name = "N", requires = "processes", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
     restarts: usize,
-    /// Serve another process of this program
+    /// Run as a worker of another process of this program
     #[arg(long, hide = true)]
     worker: bool,
-    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever
-    /// connects reads the tokens of all prompts and answers, without a key
+    /// ZeroMQ endpoint for KV cache events, for routers, such as tcp://127.0.0.1:5557. Every subscriber gets
+    /// the tokens of all prompts and answers, without a key
     #[cfg(feature = "kv-events")]
     #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
     kv_events: Option<String>,

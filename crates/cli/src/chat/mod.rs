@@ -42,10 +42,10 @@ told and the next one answered, and through a pipe the exit code is 1. When the 
 turns are forgotten, with a note. With --tools, an answer may call them; the next lines are the results, one for
 each call.")]
 pub struct Chat {
-    /// A system message
+    /// System message
     #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
-    /// Tools that the model may call: a JSON list in the chat API's form
+    /// Tools that the model may call: a file with a JSON list in the chat API's form
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
     #[command(flatten)]
