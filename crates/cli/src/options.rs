@@ -64,8 +64,8 @@ pub struct ModelOptions {
     /// Store packed weights in a file next to the model, or in DIR; later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
-    /// Chat template (Jinja) to use instead of the model's own, for a model without one or with one that has
-    /// no tools
+    /// Chat template file (Jinja) to use instead of the model's own, for a model without one or with one that
+    /// has no tools
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
     /// Memory-map the model and packed weights instead of reading them: packed weights load faster, and

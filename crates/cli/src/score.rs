@@ -23,7 +23,7 @@ pub struct Score {
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["text", "stdin"],
           allow_hyphen_values = true, value_parser = whole(0, u32::MAX))]
     ids: Option<Vec<u32>>,
-    /// Print also the K best logits after each token, 0 to 10000
+    /// Also print the K best logits after each token, 0 to 10000
     #[arg(long, default_value_t = 0, value_name = "K", allow_hyphen_values = true, value_parser = whole(0, TOP_MAX))]
     top: usize,
     /// Print one JSON object
