@@ -1,4 +1,4 @@
-//! What an answer has to follow: a JSON schema or a grammar, of a file or of the command line.
+//! Constraints on an answer: a JSON schema or a grammar, from a file or the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -8,31 +8,31 @@ use ottava::constrain::Grammar;
 use super::Failure;
 use super::input;
 
-/// What an answer has to follow.
+/// Constraints on an answer.
 #[derive(Args)]
 pub struct ConstrainOptions {
-    /// The answer is JSON that satisfies this schema: a file, or the schema itself
+    /// JSON schema that the answer must satisfy: a file, or the schema itself
     #[arg(long, value_name = "FILE|JSON", value_parser = input::utf8(), conflicts_with = "grammar")]
     json_schema: Option<String>,
-    /// The answer follows the grammar of this file, in Lark's syntax
+    /// Grammar that the answer must follow, in Lark's syntax
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
 
 impl ConstrainOptions {
-    /// The option that reads standard input, if one does.
+    /// Name of the option that reads standard input, if there is one.
     pub fn reader(&self) -> Option<&'static str> {
         let schema = self.json_schema.as_ref().and_then(|schema| input::reader("--json-schema", schema));
         schema.or(self.grammar.as_ref().and_then(|grammar| input::reader("--grammar", grammar)))
     }
 
-    /// What an answer that is cut may break.
+    /// Name of the constraint in the note on a cut answer.
     pub fn name(&self) -> Option<&'static str> {
         let schema = self.json_schema.as_ref().map(|_| "the schema");
         schema.or(self.grammar.as_ref().map(|_| "the grammar"))
     }
 
-    /// The grammar, if there is one.
+    /// Reads the schema or grammar, if one is given.
     pub fn read(&self) -> Result<Option<Grammar>, Failure> {
         match (&self.json_schema, &self.grammar) {
             (Some(schema), _) => Ok(Some(Grammar::json_schema(read_schema(schema)?))),
@@ -42,7 +42,7 @@ impl ConstrainOptions {
     }
 }
 
-/// A schema begins with a brace; anything else is a file.
+/// Reads a schema: the text itself if it begins with a brace, otherwise the file of that name.
 fn read_schema(given: &str) -> Result<serde_json::Value, Failure> {
     if given.trim().is_empty() {
         return Err(Failure::Usage(

@@ -1,12 +1,12 @@
-//! Every environment variable that the program's own code reads, in one place. Beside them, the build script reads
-//! those of CUDA, and the HTTP client those of proxies.
+//! All environment variables that the program's own code reads. The build script also reads those of CUDA,
+//! and the HTTP client those of proxies.
 
 use std::path::PathBuf;
 
 use super::{Failure, input};
 
-/// The folder of fetched models: `OTTAVA_CACHE`, else `XDG_CACHE_HOME/ottava`, else
-/// `HOME/.cache/ottava`. `None` if none of them is set.
+/// The cache folder: `OTTAVA_CACHE`, else `XDG_CACHE_HOME/ottava`, else `HOME/.cache/ottava`. `None` if none
+/// of the variables is set.
 pub fn cache_folder() -> Option<PathBuf> {
     path("OTTAVA_CACHE")
         .or_else(|| path("XDG_CACHE_HOME").map(|base| base.join("ottava")))
@@ -28,14 +28,15 @@ pub fn hub_token() -> Result<Option<String>, Failure> {
     text("HF_TOKEN")
 }
 
-/// Keys of the server's clients, one a line: `OTTAVA_API_KEY`. None where it is not set or empty; one that has
-/// something and no key is a mistake, as a server without keys serves everybody.
+/// API keys of the server's clients, one per line: `OTTAVA_API_KEY`. No keys if it is unset or empty. A value
+/// of white space alone is an error, because a server without keys accepts every client.
 pub fn api_keys() -> Result<Vec<String>, Failure> {
     let name = "OTTAVA_API_KEY";
     text(name)?.map_or_else(|| Ok(Vec::new()), |keys| input::keys(&keys, name))
 }
 
-/// The variable that forbids to ask anybody, if one does: `OTTAVA_OFFLINE` or `HF_HUB_OFFLINE` set to anything but 0 or nothing.
+/// The variable that forbids network access, if there is one: `OTTAVA_OFFLINE` or `HF_HUB_OFFLINE` with any
+/// value except 0 or the empty one.
 pub fn offline() -> Option<&'static str> {
     ["OTTAVA_OFFLINE", "HF_HUB_OFFLINE"]
         .into_iter()
@@ -46,7 +47,7 @@ fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// A variable's text; none where it is not set or empty. One that is not UTF-8 counts as set.
+/// A variable's text, or `None` if it is unset or empty. A value that is not UTF-8 is an error.
 fn text(name: &str) -> Result<Option<String>, Failure> {
     let value = std::env::var_os(name).filter(|value| !value.is_empty());
     let text = value.map(|value| input::utf8_of(&value)).transpose();

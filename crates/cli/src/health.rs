@@ -1,10 +1,10 @@
-//! How a GPU was while something was measured: what stands beside the figures of `ottava bench`.
+//! GPU health during a measurement, for the table and the JSON of `ottava bench`.
 
 use ottava::backend::{DeviceHealth, NoHealth};
 use serde_json::{Value, json};
 
-/// What several moments say together, the last of which is `now`: the hottest, the most power, all that
-/// held the clocks down, the lowest clock.
+/// Merges two samples of a device's health: the maximum of temperature, power and used memory, the minimum SM
+/// clock, and all throttle reasons. The other fields are those of `now`, the later sample.
 pub fn together(before: Option<DeviceHealth>, now: DeviceHealth) -> DeviceHealth {
     let Some(before) = before else { return now };
     let mut both = now;
@@ -24,7 +24,7 @@ pub fn together(before: Option<DeviceHealth>, now: DeviceHealth) -> DeviceHealth
     both
 }
 
-/// A cell of a table: `64 C, 512 W, 1980 MHz, power cap`.
+/// One table cell, without unknown fields: `64 C, 512 W, 1980 MHz, power cap`.
 pub fn short(health: &DeviceHealth) -> String {
     let mut parts = Vec::new();
     parts.extend(health.temperature_c.map(|celsius| format!("{celsius} C")));
@@ -36,7 +36,7 @@ pub fn short(health: &DeviceHealth) -> String {
     parts.join(", ")
 }
 
-/// All that is known, or why nothing is.
+/// The health as JSON, or the reason why it is unknown; `null` for a CPU.
 pub fn as_json(health: &Result<DeviceHealth, NoHealth>) -> Value {
     match health {
         Ok(health) => known(health),
@@ -45,7 +45,7 @@ pub fn as_json(health: &Result<DeviceHealth, NoHealth>) -> Value {
     }
 }
 
-/// All that is known.
+/// The health as JSON; unknown fields are `null`.
 pub fn known(health: &DeviceHealth) -> Value {
     let throttle: Option<Vec<String>> =
         health.throttle.as_ref().map(|all| all.iter().map(ToString::to_string).collect());

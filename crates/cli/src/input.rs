@@ -1,6 +1,6 @@
-//! Text that comes in: arguments, standard input and files, read alike by all commands.
+//! Text input of all commands: arguments, standard input and files.
 //!
-//! What is read is bounded, is UTF-8, and an error says where it came from and at which byte.
+//! Input is bounded and UTF-8. An error names the source and the offset of the bad byte.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,32 +12,32 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::{Failure, output};
 
-/// Most bytes of a text.
+/// Maximum bytes of a text.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
-/// What standard input is called.
+/// Name of standard input in messages.
 pub const STDIN: &str = "standard input";
-/// How long a pipe beside a text may stay silent before it is left out.
+/// Time in milliseconds that `TEXT` waits for the first byte of piped input before it is left out.
 const SILENCE_MS: u16 = 5000;
 
 /// The text of `run`, `tokenize` and `score`.
 #[derive(Args)]
 pub struct TextInput {
-    /// The text; - or none reads standard input. What is piped in beside TEXT follows it after a blank line
+    /// Text; - or none reads standard input. Piped input follows TEXT after a blank line
     ///
-    /// Of standard input all commands read at most 16 MiB of UTF-8. Beside TEXT a terminal or an empty
-    /// input adds nothing; a pipe that stays silent for 5 seconds is left out, with a note: `TEXT -` waits
-    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command. Where an option's
-    /// FILE is -, standard input is that file and nothing follows TEXT.
+    /// Standard input is UTF-8 of at most 16 MiB. A terminal or an empty input adds nothing to TEXT. A pipe
+    /// that stays silent for 5 seconds is left out, with a note; `TEXT -` waits for it. In a loop that reads
+    /// a file, add `< /dev/null`, or the command consumes the file's lines. If an option's FILE is -,
+    /// standard input is that file and nothing follows TEXT.
     #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
     text: Option<String>,
-    /// Behind TEXT: wait for standard input, however long
+    /// After TEXT: wait for standard input without a time limit
     #[arg(id = "stdin", value_name = "-", value_parser = only_dash)]
     dash: Option<String>,
 }
 
 impl TextInput {
-    /// The text. It is empty only where an empty one was given; without any the error says what is missing. Standard
-    /// input is left to the options that read it.
+    /// Reads the text. Without `TEXT`, a terminal or an empty standard input is an error. If one of `options`
+    /// reads standard input, the text is `TEXT` alone.
     pub fn read(&self, options: &[Option<&'static str>]) -> Result<String, Failure> {
         let own = (self.dash.is_some() || matches!(self.text.as_deref(), None | Some("-"))).then_some("TEXT");
         check_readers(options.iter().copied().chain([own]))?;
@@ -59,12 +59,12 @@ impl TextInput {
     }
 }
 
-/// The name of an option whose file is standard input.
+/// `name`, if the option's file is `-`: standard input.
 pub fn reader(name: &'static str, file: impl AsRef<OsStr>) -> Option<&'static str> {
     (file.as_ref() == "-").then_some(name)
 }
 
-/// Refuses a command of which more than one part reads standard input: the second one would find nothing.
+/// Refuses a command of which more than one part reads standard input: the second would read an empty text.
 pub fn check_readers(readers: impl IntoIterator<Item = Option<&'static str>>) -> Result<(), Failure> {
     let mut readers = readers.into_iter().flatten();
     match (readers.next(), readers.next()) {
@@ -75,24 +75,24 @@ pub fn check_readers(readers: impl IntoIterator<Item = Option<&'static str>>) ->
     }
 }
 
-/// A text and what was piped in beside it.
+/// `text`, then the piped `input` after a blank line.
 fn joined(text: &str, input: String) -> String {
     if input.is_empty() { text.to_owned() } else { format!("{text}\n\n{input}") }
 }
 
-/// An argument's text; the message of another names the byte.
+/// Value parser of UTF-8 text; its error has the offset of the bad byte.
 pub fn utf8() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().try_map(|text: OsString| utf8_of(&text))
 }
 
-/// The text of what the system hands over; the message of another names the byte.
+/// UTF-8 text of an argument or a variable; the error has the offset of the bad byte.
 pub fn utf8_of(text: &OsStr) -> Result<String, String> {
     let bytes = text.as_encoded_bytes();
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
     Ok(text.to_owned())
 }
 
-/// The only argument behind the text.
+/// Value parser of the argument after `TEXT`, which can only be `-`.
 fn only_dash(text: &str) -> Result<String, String> {
     if text == "-" { Ok(text.to_owned()) } else { Err("expected one TEXT: put it in quotes".into()) }
 }
@@ -102,12 +102,12 @@ fn not_utf8(bytes: &[u8], at: usize) -> String {
     format!("the byte at offset {at} is not UTF-8 (0x{byte:02x})")
 }
 
-/// All of standard input.
+/// Reads all of standard input.
 pub fn read_stdin() -> Result<String, Failure> {
     read(std::io::stdin().lock(), STDIN, TEXT_BYTES_MAX)
 }
 
-/// A file's text, or that of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 pub fn read_file(path: &Path) -> Result<String, Failure> {
     if path.as_os_str() == "-" {
         return read_stdin();
@@ -115,18 +115,18 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
     read_path(path)
 }
 
-/// A file's text; `-` is a file's name here, too.
+/// Reads a file. `-` is an ordinary file name here.
 pub fn read_path(path: &Path) -> Result<String, Failure> {
     read_path_within(path, TEXT_BYTES_MAX)
 }
 
-/// The same of at most so many bytes.
+/// Reads a file of at most `most` bytes.
 pub fn read_path_within(path: &Path, most: usize) -> Result<String, Failure> {
     let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
     read(file, &path.display().to_string(), most)
 }
 
-/// The keys of a text, one a line; there must be one. Its name is in the message.
+/// API keys of a text, one per line. A text without a key is an error, which has the text's `name`.
 pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let keys: Vec<String> = lines.map(str::to_owned).collect();
@@ -136,14 +136,14 @@ pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// All of a source of at most so many bytes, whose name is in the message where that fails.
+/// Reads all of a source of at most `most` bytes. Errors have its `name`.
 fn read(mut from: impl Read, name: &str, most: usize) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     loop {
         let room = (most + 1).saturating_sub(bytes.len()) as u64;
         match from.by_ref().take(room).read_to_end(&mut bytes) {
             Ok(_) => break,
-            // Whoever started the program may have left the pipe so.
+            // The parent process may have left the pipe in non-blocking mode.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && wait_for_stdin(None) => {}
             Err(error) => return Err(Failure::Failed(format!("{name}: {error}"))),
         }
@@ -161,7 +161,7 @@ fn too_long(most: usize) -> String {
     format!("more than {} MiB, expected at most so much text", most >> 20)
 }
 
-/// Whether standard input beside a text is to be read; a note where it keeps silent.
+/// Whether there is standard input to read in addition to `TEXT`. Prints a note if a pipe stays silent.
 fn has_input() -> bool {
     if std::io::stdin().is_terminal() {
         return false;
@@ -176,7 +176,7 @@ fn has_input() -> bool {
     comes
 }
 
-/// Whether standard input has something, or its end; waits for so many milliseconds or for ever.
+/// Whether standard input is readable or at its end. Waits for at most `milliseconds`, or for ever if `None`.
 #[cfg(unix)]
 fn wait_for_stdin(milliseconds: Option<u16>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -192,26 +192,26 @@ fn wait_for_stdin(milliseconds: Option<u16>) -> bool {
     }
 }
 
-/// Elsewhere there is no telling, and a read waits.
+/// Without `poll`, standard input counts as readable: the read itself blocks.
 #[cfg(not(unix))]
 fn wait_for_stdin(milliseconds: Option<u16>) -> bool {
     milliseconds.is_some()
 }
 
-/// Lines of standard input that is no terminal.
+/// Line reader of standard input that is not a terminal.
 pub struct Lines<R = BufReader<Stdin>> {
     from: R,
-    /// Bytes of the lines before.
+    /// Offset of the next line, in bytes.
     offset: usize,
     number: usize,
 }
 
-/// What the next line is.
+/// Result of reading a line.
 #[derive(Debug, PartialEq)]
 pub enum NextLine {
-    /// Without its line break.
+    /// A line without its line break.
     Line(String),
-    /// One that cannot be used, and why; the next one may be.
+    /// The reason why a line cannot be used. Reading goes on with the next one.
     Bad(String),
     End,
 }
@@ -227,12 +227,12 @@ impl<R: BufRead> Lines<R> {
         Lines { from, offset: 0, number: 0 }
     }
 
-    /// Lines that were read.
+    /// Number of lines read so far.
     pub fn count(&self) -> usize {
         self.number
     }
 
-    /// The next line.
+    /// Reads the next line.
     pub fn next_line(&mut self) -> Result<NextLine, Failure> {
         let mut bytes = Vec::new();
         let start = self.offset;
@@ -257,7 +257,7 @@ impl<R: BufRead> Lines<R> {
         })
     }
 
-    /// Reads to a line break or the end; of a line that is too long the rest is dropped, and it is not whole.
+    /// Reads up to a line break or the end. A line over the limit is dropped and gives `false`.
     fn read_line(&mut self, line: &mut Vec<u8>) -> std::io::Result<bool> {
         let mut is_whole = true;
         loop {
@@ -304,7 +304,7 @@ mod tests {
             failed(read(&b"ok \xff"[..], STDIN, TEXT_BYTES_MAX)),
             "standard input: the byte at offset 3 is not UTF-8 (0xff)"
         );
-        // A character that the end cuts off, and one that is no scalar value.
+        // A truncated character, and a surrogate.
         assert!(
             failed(read("né".as_bytes().split_at(2).0, "note", TEXT_BYTES_MAX))
                 .contains("note: the byte at offset 1")

@@ -1,4 +1,4 @@
-//! `ottava inspect`: a file's metadata and tensors, and the memory that running it takes.
+//! `ottava inspect`: metadata and tensors of a model file, and the memory that the model needs.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::options::{ModelOptions, of_file};
 use super::visible::in_line;
 use super::{Failure, output};
 
-/// Characters of a metadata value shown before it is cut.
+/// Maximum characters of a metadata value; longer ones are truncated.
 const VALUE_CHARS: usize = 80;
 
 /// Arguments of `inspect`.
@@ -29,14 +29,14 @@ pub struct Inspect {
     model: ModelOptions,
 }
 
-/// What running the model takes.
+/// Memory that the model needs at a context length.
 struct Need {
     context: usize,
     kv_bytes: usize,
 }
 
 impl Inspect {
-    /// Prints what is in the file; a model that cannot run is still shown, with the reason.
+    /// Prints the file's contents. A model that is not supported is printed, too, with the reason.
     pub fn run(self) -> Result<(), Failure> {
         let checkpoint = self.model.checkpoint()?;
         let file = &*checkpoint;
@@ -46,7 +46,7 @@ impl Inspect {
         if self.json { print_json(file, need, obstacle) } else { self.print(file, need, obstacle) }
     }
 
-    /// Of the context asked for, which must be one that an engine would grant.
+    /// Memory need at the context of `-c`. Default and limit are the trained context, as in the engine.
     fn need(&self, file: &dyn Checkpoint, config: &ModelConfig) -> Result<Need, Failure> {
         let trained = config.context_length;
         let context = self.model.context.unwrap_or(trained);
@@ -104,7 +104,7 @@ impl Inspect {
     }
 }
 
-/// A value as JSON; an array as its type and length, since a vocabulary is one.
+/// A metadata value as JSON. Arrays, such as a vocabulary, are reduced to type and length.
 fn to_json(value: &Value) -> serde_json::Value {
     match value {
         Value::U8(v) => json!(v),

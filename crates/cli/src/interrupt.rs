@@ -1,24 +1,24 @@
-//! Ctrl-C: it stops an answer of `chat`, ends a tool that a pull waits for, and else ends the program.
+//! Ctrl-C handling: stops a running answer of `chat`; otherwise kills the tool of a running pull and exits.
 //!
-//! A process has one handler for a signal, so what it does is a value of the process, too. It runs on a thread of its
-//! own, which may wait for a lock.
+//! A process has one handler per signal, so the handler's state is global. The handler runs on its own
+//! thread, where it can take locks.
 
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::Failure;
 
-/// What stops the answer at work.
+/// Callback that stops the running answer.
 static ANSWER: Mutex<Option<Stop>> = Mutex::new(None);
-/// A tool's process group; 0 if none runs.
+/// Process group of the running tool, or 0.
 static GROUP: Mutex<i32> = Mutex::new(0);
 
 type Stop = Box<dyn FnOnce() + Send>;
 
-/// The exit code of a program that Ctrl-C ended, as shells have it.
+/// Exit code after Ctrl-C, by the convention of shells.
 const INTERRUPTED: i32 = 130;
 
-/// Watches for Ctrl-C from here on.
+/// Installs the handler of Ctrl-C, once per process.
 pub fn watch() -> Result<(), Failure> {
     static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
     let watched = WATCHED.get_or_init(|| ctrlc::set_handler(interrupted).map_err(|error| error.to_string()));
@@ -29,29 +29,29 @@ fn interrupted() {
     if stop_answer() {
         return;
     }
-    // Until the program has ended no further tool starts: it would be left behind.
+    // The lock is held until exit, so that no further tool starts: it would outlive the program.
     let group = lock(&GROUP);
     end_group(*group);
     std::process::exit(INTERRUPTED);
 }
 
-/// Stops the answer at work; whether there was one. An answer is stopped once: a device that hangs does not end it, so
-/// a second Ctrl-C ends the program.
+/// Stops the running answer and returns whether there was one. The callback is taken, so a second Ctrl-C ends
+/// the program: an answer on a hung device never ends.
 fn stop_answer() -> bool {
     let stop = lock(&ANSWER).take();
     stop.map(|stop| stop()).is_some()
 }
 
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each is one value, so none is half changed.
+    // Each lock guards a single value, which a panic cannot leave half changed.
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it lives, Ctrl-C stops an answer.
+/// Guard: while it lives, Ctrl-C stops the running answer.
 pub struct Answering(());
 
 impl Answering {
-    /// An answer begins, which `stop` stops.
+    /// Registers `stop` as the callback for Ctrl-C.
     pub fn new(stop: impl FnOnce() + Send + 'static) -> Answering {
         *lock(&ANSWER) = Some(Box::new(stop));
         Answering(())
@@ -64,11 +64,11 @@ impl Drop for Answering {
     }
 }
 
-/// While it lives, Ctrl-C ends a tool's process group, too.
+/// Guard: while it lives, Ctrl-C also kills the tool's process group.
 pub struct Tool(());
 
 impl Tool {
-    /// Starts a tool that leads a process group of its own. Ctrl-C waits until the group is known.
+    /// Starts a tool as the leader of a new process group. The handler waits until the group's id is stored.
     pub fn start(command: &mut Command) -> std::io::Result<(Tool, Child)> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
@@ -78,7 +78,7 @@ impl Tool {
         Ok((Tool(()), child))
     }
 
-    /// Ends all processes of the group.
+    /// Kills all processes of the group.
     pub fn end(&self) {
         end_group(*lock(&GROUP));
     }
@@ -90,12 +90,12 @@ impl Drop for Tool {
     }
 }
 
-/// Ends all processes of a group that a tool leads; nothing for 0.
+/// Kills all processes of a tool's group; does nothing for 0.
 fn end_group(group: i32) {
     #[cfg(unix)]
     if group > 1 {
         use nix::sys::signal::{Signal, killpg};
-        // It may have ended by itself.
+        // An error means that the group has already ended.
         let _ = killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL);
     }
     #[cfg(not(unix))]

@@ -18,7 +18,7 @@ pub struct List {
 }
 
 impl List {
-    /// Prints a line a model.
+    /// Prints one line per model.
     pub fn run(self) -> Result<(), Failure> {
         let folder = fetch::models_folder()?;
         let place = |entry| Place::new(entry, &folder);

@@ -1,8 +1,8 @@
-//! The `ottava` program, over the library's public interface and, for `inspect`, `bench` and others, what its feature
-//! `unstable` adds: what the commands are and how the program ends. Each command is a file.
+//! The `ottava` program: the list of its commands, and its exit codes. Each command is a file.
 //!
-//! Answers go to stdout; progress, statistics, notes and errors to stderr, the first two only on a
-//! terminal. Exit codes: 0, 1 (failed), 2 (usage), 128 and a signal's number.
+//! It uses the library's public interface; `inspect`, `bench` and others also use the feature `unstable`.
+//! Answers go to stdout. Progress, statistics, notes and errors go to stderr, the first two only on a
+//! terminal. Exit codes: 0, 1 (failed), 2 (usage), 128 plus a signal's number.
 
 #![forbid(unsafe_code)]
 
@@ -46,17 +46,17 @@ struct Cli {
 enum Command {
     /// Answer a prompt and stream the answer to stdout
     Run(run::Run),
-    /// Talk with the model
+    /// Chat with a model at a prompt
     Chat(chat::Chat),
     /// Serve OpenAI's and Anthropic's APIs over HTTP
     Serve(serve::Serve),
-    /// Fetch a model into the cache
+    /// Fetch known models into the cache, or verify and repair cached ones
     Pull(fetch::Pull),
-    /// List the models that are known and those in the cache
+    /// List known models and their state in the cache
     List(list::List),
-    /// List the devices that --device may name
+    /// List the devices available to --device
     Devices(devices::Devices),
-    /// Show a file's metadata, tensors and memory need
+    /// Show a model's metadata, tensors and memory requirements
     Inspect(inspect::Inspect),
     /// Measure prefill and decode speed
     Bench(bench::Bench),
@@ -64,20 +64,20 @@ enum Command {
     Perplexity(perplexity::Perplexity),
     /// Show the tokens of a text
     Tokenize(tokenize::Tokenize),
-    /// Show the negative log-likelihood of each token
+    /// Show the negative log-likelihood of each token of a text
     Score(score::Score),
 }
 
-/// Why a command ended without its result: one line, and a hint where there is one.
+/// Early end of a command, with its one-line message.
 #[derive(Debug)]
 enum Failure {
-    /// The work failed: exit code 1. Empty where all of it has been told.
+    /// The work failed: exit code 1. Empty if all errors are already on stderr.
     Failed(String),
-    /// Stdout takes no more, which ends all work: exit code 1.
+    /// A write to stdout failed, which ends all work: exit code 1.
     Output(String),
-    /// The command line asks for something that makes no sense: exit code 2.
+    /// Invalid command line: exit code 2.
     Usage(String),
-    /// The reader of stdout went away: not an error.
+    /// The reader of stdout closed its end: no error, exit code 0.
     Closed,
 }
 
@@ -122,12 +122,12 @@ impl Command {
     }
 }
 
-/// Help and version are answers; what is wrong with the arguments becomes one line.
+/// Prints help and version. Any other result of clap becomes a usage failure.
 fn parse_result(error: &clap::Error) -> Result<(), Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(output::stdout_failure),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // A stderr that takes nothing leaves the exit code.
+            // A failed write to stderr does not change the exit code.
             let _ = error.print();
             Err(Failure::Usage(String::new()))
         }
@@ -135,7 +135,7 @@ fn parse_result(error: &clap::Error) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong, and the tip where there is one; without the usage that follows.
+/// Clap's message and its tip, if there is one, on one line and without the usage text.
 fn first_lines(message: &str) -> String {
     let (first, rest) = message.split_once("\n\n").unwrap_or((message, ""));
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,11 +1,11 @@
-//! How much memory the process has taken.
+//! Memory use of the process.
 
-/// Most bytes that were resident at once so far; `None` where the system does not say.
+/// Peak resident set size in bytes; `None` without Linux's `/proc`.
 pub fn peak_bytes() -> Option<u64> {
     kibibytes_in(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// The bytes of a line like `VmHWM:     1234 kB` of Linux's files.
+/// Bytes of a line such as `VmHWM:     1234 kB` in a file of `/proc`.
 fn kibibytes_in(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;

@@ -1,17 +1,17 @@
-//! Numbers on the command line: each option's range, checked where the number enters and named in the message.
+//! Value parsers of numeric options. They check the range and name it in the error.
 
 use std::fmt::Display;
 
-/// Most threads.
+/// Maximum number of threads.
 pub const THREADS_MAX: usize = 1024;
-/// Most tokens of a context, an answer, a prompt or a past.
+/// Maximum tokens of a context or an answer; also the maximum of `--top-k` and `--chunks`.
 pub const TOKENS_MAX: usize = 1 << 24;
-/// Most MiB of keys and values: 16 TiB.
+/// Maximum size of the KV cache in MiB: 16 TiB.
 pub const MIB_MAX: usize = 1 << 24;
-/// Most prompt tokens of a step.
+/// Maximum prompt tokens per step.
 pub const CHUNK_MAX: usize = 1 << 16;
 
-/// A whole number from `low` to `high`.
+/// Value parser of an integer from `low` to `high`.
 pub fn whole<N>(low: N, high: N) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
 where
     N: TryFrom<i128> + PartialOrd + Display + Copy + Send + Sync + 'static,
@@ -23,7 +23,7 @@ where
     }
 }
 
-/// A number from `low` to `high`.
+/// Value parser of a float from `low` to `high`.
 pub fn real(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse::<f32>().ok().filter(|number| (low..=high).contains(number));
@@ -31,7 +31,7 @@ pub fn real(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone
     }
 }
 
-/// A probability that is not 0.
+/// Parses a probability above 0, at most 1.
 pub fn probability(text: &str) -> Result<f32, String> {
     let number = text.parse::<f32>().ok().filter(|&number| number > 0.0 && number <= 1.0);
     number.ok_or_else(|| "expected a number above 0, at most 1".to_owned())

@@ -1,4 +1,4 @@
-//! Options that mean the same in every command: which model, on what, sampled how.
+//! Options shared by several commands: model, device, memory and sampling.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -15,67 +15,68 @@ use ottava::{Device, DeviceInfo, Engine, EngineBuilder, EngineConfig, KvBudget, 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
 
-/// What a server's keys and values take of a CPU's free memory.
+/// Share of a CPU's free memory for the KV cache of a server.
 const KV_SHARE: f32 = 0.25;
-/// Most tokens of an answer where `-n` does not say.
+/// Default of `-n`: maximum tokens per answer.
 const MAX_TOKENS: usize = 512;
-/// Most bytes of a text that ends an answer: the library's limit.
+/// Maximum bytes of a stop text: the library's limit.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Which model, and how it is run.
+/// Model, device and memory options.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or the name of a
+    /// GGUF file (any part of a split model), Hugging Face folder (config.json and safetensors), or name of a
     /// known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
-    /// Threads, 1 to 1024 [default: one per physical core]
+    /// CPU threads, 1 to 1024 [default: one per physical core]
     #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
     pub threads: Option<usize>,
-    /// Most tokens of a sequence, at most what the model was trained for [default: that, at most 4096]
+    /// Maximum tokens of prompt and answer, up to the trained context [default: that context, at most 4096]
     #[arg(short = 'c', long = "ctx", allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     pub context: Option<usize>,
-    /// How keys and values are stored
+    /// Data type of the KV cache
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Memory for keys and values in MiB [default: two full contexts, `serve` a quarter of what is free; on a GPU nine
-    /// tenths of what is free]
+    /// Size of the KV cache in MiB [default: two full contexts, for `serve` a quarter of the free memory; on
+    /// a GPU nine tenths of the free memory]
     #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
-    /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
+    /// Quantise float weights at load to FORMAT, such as w8g128 or w4g32 [default: as stored]
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<QuantFormat>,
-    /// Activations of matrix products: int8 is fast, f32 exact
+    /// Data type of activations in matrix products on a CPU: int8 is fast, f32 exact
     #[arg(long, value_enum, default_value_t = ComputeMode::Int8)]
     pub compute: ComputeMode,
-    /// auto (a GPU if there is one), cpu, cuda or cuda:N
+    /// Device: auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take more
-    /// memory; running answers get their next token when the step is over
+    /// Maximum prompt tokens per step, 1 to 65536 [default: 256, on a GPU 2048]. Larger steps process prompts
+    /// faster, take more memory, and delay the next token of running answers
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = whole(1, CHUNK_MAX))]
     pub prefill_chunk: Option<usize>,
-    /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
+    /// Make logits on a GPU independent of other requests, bit for bit, as on a CPU; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
-    /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
+    /// CPU instruction set: portable, avx2, avxvnni, avx512, amx, dotprod or i8mm [default: best available]
     #[arg(long)]
     pub isa: Option<Isa>,
     /// Force the hint of a single token's weight prefetches: l1, l2, nta
     #[arg(long, hide = true)]
     pub prefetch: Option<PrefetchHint>,
-    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
+    /// Store packed weights in a file next to the model, or in DIR; later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
-    /// A file with a chat template (Jinja) in place of the model's own: for a model that has none, or one without tools
+    /// Chat template file (Jinja) to use instead of the model's own, for a model without one or with one that
+    /// has no tools
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes share
-    /// them. Nothing may cut the files short or write into them meanwhile: that ends the program (SIGBUS) or gives
-    /// wrong text
+    /// Memory-map the model and packed weights instead of reading them: packed weights load faster, and
+    /// processes share them. Truncating or modifying a mapped file ends the program (SIGBUS) or gives wrong
+    /// text
     #[arg(long, overrides_with = "no_mmap")]
     pub mmap: bool,
-    /// Read the model and packed weights, as is the default: a file that changes meanwhile is an error
+    /// Read the model and packed weights (default): a file that changes during the load is an error
     #[arg(long, overrides_with = "mmap")]
     pub no_mmap: bool,
 }
@@ -85,21 +86,21 @@ pub struct ModelOptions {
 pub enum Kv {
     /// Half precision
     F16,
-    /// 8 bits, a scale for 32 elements
+    /// 8-bit integers, one scale per 32 elements
     Int8,
 }
 
 /// `--compute`
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ComputeMode {
-    /// 8-bit activations, a scale for 32 elements
+    /// 8-bit integer activations, one scale per 32 elements
     Int8,
     /// Single-precision activations
     F32,
 }
 
 impl ModelOptions {
-    /// The option that reads standard input, if one does.
+    /// Name of the option that reads standard input, if there is one.
     pub fn reader(&self) -> Option<&'static str> {
         self.chat_template.as_ref().and_then(|template| input::reader("--chat-template", template))
     }
@@ -131,7 +132,7 @@ impl ModelOptions {
         checkpoint::open(&path, &options).map_err(|error| of_file(&path, error.into()))
     }
 
-    /// How keys and values are stored.
+    /// Data type of the KV cache.
     pub fn kv_dtype(&self) -> KvDtype {
         match self.kv {
             Kv::F16 => KvDtype::F16,
@@ -139,7 +140,7 @@ impl ModelOptions {
         }
     }
 
-    /// An engine's description with these options.
+    /// Engine builder with these options.
     fn builder(&self, path: &Path) -> EngineBuilder {
         let mut builder =
             Engine::builder(path).device(self.device).kv_dtype(self.kv_dtype()).compute(match self.compute {
@@ -175,17 +176,18 @@ impl ModelOptions {
         if self.mmap { builder.mmap() } else { builder }
     }
 
-    /// The engine, loaded behind a progress bar.
+    /// Loads the engine and shows a progress bar meanwhile.
     pub fn engine(&self) -> Result<Loaded, Failure> {
         self.engine_with(EngineConfig::default())
     }
 
-    /// The engine with other scheduling than the default.
+    /// Loads the engine with this scheduling configuration in place of the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
         self.engine_by(scheduling, |builder| builder)
     }
 
-    /// The same, with room for many conversations where `--kv-budget` does not say. On a GPU that is the default.
+    /// Loads the engine with a KV cache for many conversations: a share of a CPU's free memory, unless
+    /// `--kv-budget` is given. On a GPU the default is a share of the free memory in any case.
     pub fn engine_of_many(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
         let devices = Device::list();
         let usable = |info: &DeviceInfo| info.device != Device::Cpu && info.unusable.is_none();
@@ -218,7 +220,7 @@ impl ModelOptions {
         Ok(Loaded(engine))
     }
 
-    /// The file that an error is of, if it is not the model's.
+    /// The chat template's file, if the error is about the template and not the model.
     fn source_of(&self, error: &ottava::Error) -> Option<&Path> {
         let of_template = |error: &TextError| {
             matches!(error, TextError::TemplateSyntax { .. } | TextError::TemplateLimit { .. })
@@ -230,7 +232,7 @@ impl ModelOptions {
     }
 }
 
-/// The program's engine. Its thread is waited for, so that no driver is at work while the process ends.
+/// The program's engine. Its drop waits for the engine thread, so that no driver call runs at exit.
 pub struct Loaded(Engine);
 
 impl std::ops::Deref for Loaded {
@@ -241,8 +243,7 @@ impl std::ops::Deref for Loaded {
     }
 }
 
-/// How long the engine's last step may take when the program ends. A device that hangs must not keep a process that
-/// nothing else can end.
+/// Time limit for the engine's last step at exit. Without it, a hung device would keep the process alive.
 const LAST_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Drop for Loaded {
@@ -257,14 +258,14 @@ impl Drop for Loaded {
                 std::process::exit(1);
             }
         };
-        // Without a thread the step is waited for, however long it takes.
+        // If the thread cannot start, there is no time limit.
         let _ = std::thread::Builder::new().spawn(watch);
         self.0.drain(std::time::Instant::now());
         drop(ended);
     }
 }
 
-/// An error of a model's file, which names the file.
+/// A failure with the model's path in front, if the error is about the model and does not name the path.
 pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
     use ottava::Error;
     let (name, message) = (path.display().to_string(), error.to_string());
@@ -284,42 +285,42 @@ pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
     })
 }
 
-/// How tokens are chosen and when the answer ends.
+/// Sampling options and limits of an answer.
 #[derive(Args, Clone)]
 pub struct SamplingOptions {
-    /// Most tokens to generate [default: 512]
+    /// Maximum tokens to generate, 1 to 16777216 [default: 512]
     #[arg(short = 'n', long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     pub max_tokens: Option<usize>,
-    /// Seed of the random numbers [default: a new one each time]
+    /// Random seed [default: a new one each time]
     #[arg(long, allow_hyphen_values = true, value_parser = whole(0, u64::MAX))]
     pub seed: Option<u64>,
-    /// Temperature, 0 to 100; 0 is greedy
+    /// Sampling temperature, 0 to 100; 0 is greedy
     #[arg(long, default_value_t = 0.2, allow_hyphen_values = true, value_parser = real(0.0, 100.0))]
     pub temp: f32,
-    /// Keep the K most likely tokens; 0 keeps all
+    /// Top-k sampling: keep the K most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 40, allow_hyphen_values = true, value_parser = whole(0, TOKENS_MAX))]
     pub top_k: usize,
-    /// Keep the most likely tokens that make up this probability
+    /// Top-p sampling: keep the most likely tokens up to this total probability, above 0 to 1
     #[arg(long, default_value_t = 0.95, allow_hyphen_values = true, value_parser = probability)]
     pub top_p: f32,
-    /// Keep tokens at least this likely relative to the best, 0 to 1
+    /// Min-p sampling: minimum probability of a token relative to the most likely one, 0 to 1
     #[arg(long, default_value_t = 0.05, allow_hyphen_values = true, value_parser = real(0.0, 1.0))]
     pub min_p: f32,
-    /// Divide the logits of recent tokens by this, 0.01 to 100
+    /// Repetition penalty on the last 64 tokens of prompt and answer, 0.01 to 100; 1 is off
     #[arg(long, default_value_t = 1.0, allow_hyphen_values = true, value_parser = real(0.01, 100.0))]
     pub repeat_penalty: f32,
-    /// Subtract this from the logits of tokens already used, -100 to 100
+    /// Presence penalty on tokens generated among the last 64, -100 to 100; 0 is off
     #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub presence_penalty: f32,
-    /// Subtract this once for each use of a token, -100 to 100
+    /// Frequency penalty, per use, on tokens generated among the last 64, -100 to 100; 0 is off
     #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub frequency_penalty: f32,
-    /// End the answer before this text of 1 to 1024 bytes (may be given several times)
+    /// Stop text of 1 to 1024 bytes: the answer ends before it (can be repeated)
     #[arg(long, allow_hyphen_values = true, value_parser = stop_text())]
     pub stop: Vec<String>,
 }
 
-/// A text that ends an answer, as the library takes it.
+/// Value parser of stop texts, with the library's limit on their length.
 fn stop_text() -> impl TypedValueParser<Value = String> {
     input::utf8().try_map(|text| match text.len() {
         1..=STOP_BYTES_MAX => Ok(text),
@@ -328,18 +329,18 @@ fn stop_text() -> impl TypedValueParser<Value = String> {
 }
 
 impl SamplingOptions {
-    /// The seed asked for, or a new one below 2^53: readers of JSON that have only floats keep it.
+    /// The given seed, or a random one below 2^53, which is exact in JSON readers with only 64-bit floats.
     pub fn seed_or_new(&self) -> u64 {
         use std::hash::{BuildHasher, RandomState};
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 11)
     }
 
-    /// Most tokens to generate.
+    /// Maximum tokens to generate.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens.unwrap_or(MAX_TOKENS)
     }
 
-    /// Says so where the vocabulary is smaller than what `--top-k` keeps.
+    /// Prints a note if `--top-k` is larger than the vocabulary.
     pub fn tell_top_k(&self, vocab: usize) {
         if self.top_k > vocab {
             let top_k = self.top_k;
@@ -349,7 +350,7 @@ impl SamplingOptions {
         }
     }
 
-    /// Why an answer of so many tokens is shorter than the model would have it, where it is.
+    /// Text of the note on an answer of `tokens` tokens that `-n` or the context of `room` tokens cut.
     pub fn cut(&self, tokens: usize, room: usize) -> String {
         match self.max_tokens {
             _ if tokens < self.max_tokens() => {

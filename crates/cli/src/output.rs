@@ -1,7 +1,7 @@
-//! What people see beside the answer: progress bars, statistics, one-line messages, JSON.
+//! Output to stdout and stderr: answers, progress bars, statistics, one-line messages, JSON.
 //!
-//! All that goes to stdout or stderr goes through here: a terminal gets no control sequences of what files,
-//! models and users wrote (`visible` spells them out), a pipe gets stdout's bytes as they are.
+//! All output goes through this file. On a terminal, control characters from files, models and users are
+//! escaped (`visible`); a pipe gets stdout's bytes unchanged.
 
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
@@ -13,18 +13,18 @@ use ottava::{EngineInfo, LoadProgress};
 
 use super::{Failure, visible};
 
-/// Whether progress and statistics are wanted: stderr is a terminal.
+/// Whether to print progress and statistics: stderr is a terminal.
 pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Writes one line to stderr, shortened and made visible. A stderr that is full or closed ends no work.
+/// Writes one line to stderr, shortened and escaped. A full or closed stderr is ignored.
 pub fn tell(line: impl std::fmt::Display) {
     let line = visible::one_line(&line.to_string()) + "\n";
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Writes text to stdout at once; a reader that went away is [`Failure::Closed`], not a panic.
+/// Writes text to stdout and flushes. A closed pipe gives [`Failure::Closed`], not a panic.
 pub fn print(text: &str) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() {
         return print_bytes(visible::for_terminal(text).as_bytes());
@@ -37,7 +37,7 @@ fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(stdout_failure)
 }
 
-/// Why stdout took no more.
+/// Converts a write error of stdout.
 pub fn stdout_failure(error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::BrokenPipe => Failure::Closed,
@@ -50,7 +50,7 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
-/// Prints a file's path as a line, for a pipe with the bytes that name it.
+/// Prints a file's path as a line. A pipe gets the path's bytes, which need not be UTF-8.
 pub fn print_path(path: &Path) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() {
         return print_line(path.display());
@@ -67,7 +67,7 @@ pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print_bytes(line.as_bytes())
 }
 
-/// Many lines on stdout.
+/// Buffered writer of lines to stdout.
 pub struct Page {
     out: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
@@ -87,13 +87,13 @@ impl Page {
         self.out.write_all(shown.as_bytes()).map_err(stdout_failure)
     }
 
-    /// The last lines are out when this returns.
+    /// Flushes the buffer.
     pub fn finish(mut self) -> Result<(), Failure> {
         self.out.flush().map_err(stdout_failure)
     }
 }
 
-/// A byte-counting bar on a terminal, silent elsewhere.
+/// Progress bar in bytes; hidden unless stderr is a terminal.
 pub fn byte_bar(bytes: u64, what: &str) -> ProgressBar {
     if !is_interactive() {
         return ProgressBar::hidden();
@@ -106,11 +106,11 @@ pub fn byte_bar(bytes: u64, what: &str) -> ProgressBar {
     }
 }
 
-/// The bar of a loading model.
+/// Progress bar of a model load.
 pub struct LoadBar(ProgressBar);
 
 impl LoadBar {
-    /// A bar that does not show yet.
+    /// A bar of length 0, until the first update.
     pub fn new() -> LoadBar {
         LoadBar(byte_bar(0, "loading"))
     }
@@ -121,13 +121,13 @@ impl LoadBar {
         self.0.set_position(progress.bytes_done);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// A number of bytes, for people.
+/// A byte count, displayed in B, KiB, MiB or GiB.
 pub struct Bytes(pub u64);
 
 impl std::fmt::Display for Bytes {
@@ -142,7 +142,7 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// Says so where packed weights could not be taken from their file, or are not kept.
+/// Warns if the sidecar was replaced or could not be written.
 pub fn tell_sidecar(sidecar: &SidecarUse) {
     match sidecar {
         SidecarUse::Off | SidecarUse::Read | SidecarUse::Written { replaced: None } => {}
@@ -155,19 +155,19 @@ pub fn tell_sidecar(sidecar: &SidecarUse) {
     }
 }
 
-/// Says so where a program that could use a GPU does not, though nobody asked for the CPU.
+/// Prints a note if a program built for GPUs fell back to the CPU by `--device auto`.
 pub fn tell_fallback(info: &EngineInfo) {
     if let (true, Some(why)) = (cfg!(feature = "cuda"), &info.fallback) {
         tell(format_args!("note: runs on {}: {why}", info.device_name));
     }
 }
 
-/// Says what a model's file says badly, a line each.
+/// Prints the warnings about a model file, one line each.
 pub fn tell_warnings(warnings: &[String]) {
     warnings.iter().for_each(|warning| tell(format_args!("warning: {warning}")));
 }
 
-/// The line under an answer.
+/// Statistics line of an answer.
 pub fn stats_line(usage: &Usage, timings: &Timings, memory: &MemoryStats) -> String {
     format!(
         "[{} prompt tokens ({} cached), {:.0} tokens/s; {} tokens, {:.0} tokens/s; first token after {:.0} ms; \

@@ -1,8 +1,7 @@
-//! `ottava perplexity`: llama-perplexity's protocol, so that figures can be compared.
+//! `ottava perplexity`: perplexity by the protocol of llama-perplexity, so that figures are comparable.
 //!
-//! The text is cut into chunks of `-c` tokens; in each, the tokens of the second half are scored,
-//! given all before them in the chunk. If the model asks for a BOS it takes the place of each
-//! chunk's first token.
+//! The text is split into chunks of `-c` tokens. In each chunk the tokens of the second half are scored,
+//! given all earlier tokens of the chunk. If the model adds a BOS, it replaces the first token of each chunk.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -16,18 +15,18 @@ use super::numbers::{TOKENS_MAX, whole};
 use super::options::{ModelOptions, of_file};
 use super::{Failure, input, output};
 
-/// The context of a chunk when `-c` is not given, as llama-perplexity has it.
+/// Default of `-c`: tokens per chunk, as in llama-perplexity.
 const CHUNK_TOKENS: usize = 512;
-/// Two halves of which the second scores a token.
+/// Minimum tokens per chunk: one token of its second half is scored.
 const CHUNK_TOKENS_MIN: usize = 4;
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
 #[command(after_help = "A chunk has -c tokens: 512 unless given, at most what the model was trained for.")]
 pub struct Perplexity {
-    /// The text file; - or none reads standard input. At most 16 MiB of UTF-8
+    /// Text file, UTF-8 of at most 16 MiB; - or none reads standard input
     file: Option<PathBuf>,
-    /// Score at most this many chunks [default: all]
+    /// Maximum chunks to score [default: all]
     #[arg(long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     chunks: Option<usize>,
     /// Print one JSON object
@@ -37,7 +36,7 @@ pub struct Perplexity {
     model: ModelOptions,
 }
 
-/// A running mean of negative log-likelihoods.
+/// Running sums of negative log-likelihoods, for their mean and its standard error.
 #[derive(Default)]
 struct Total {
     sum: f64,
@@ -60,7 +59,7 @@ impl Perplexity {
         }
         let engine = self.model.engine()?;
         let chunk_tokens = asked.min(engine.info().context_max);
-        // The text may be longer than the context: it is scored in chunks.
+        // Encoded without the engine's length check: a text longer than the context is scored in chunks.
         let ids =
             engine.tokenizer().encode(&text, Special::Parse, AddBos::AsModel).map_err(ottava::Error::from)?;
         let chunks = (ids.len() / chunk_tokens).min(self.chunks.unwrap_or(usize::MAX));
@@ -76,7 +75,7 @@ impl Perplexity {
             if let (true, Some(bos)) = (engine.vocab().add_bos(), engine.vocab().bos()) {
                 chunk[0] = bos;
             }
-            // nll[i] belongs to the token i + 1: the second half without its first token.
+            // nll[i] is of token i + 1, so this is the second half without its first token.
             total.add(&engine.score_from(&chunk, chunk_tokens / 2)?);
             if output::is_interactive() {
                 output::tell(format_args!("[{}/{chunks}] {:.4}", index + 1, total.perplexity()));
@@ -91,7 +90,7 @@ impl Perplexity {
         Ok(config.context_length)
     }
 
-    /// The text, and where it came from.
+    /// The text, and the name of its source.
     fn text(&self) -> Result<(String, String), Failure> {
         let is_stdin = self.file.as_ref().is_none_or(|path| path.as_os_str() == "-");
         input::check_readers([is_stdin.then_some("FILE"), self.model.reader()])?;
@@ -137,7 +136,7 @@ impl Total {
         self.mean().exp()
     }
 
-    /// Of the perplexity, by the delta method from the mean's.
+    /// Standard error of the perplexity, from that of the mean by the delta method.
     fn standard_error(&self) -> f64 {
         let n = self.count as f64;
         if self.count < 2 {

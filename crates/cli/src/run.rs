@@ -16,11 +16,10 @@ use super::{Failure, output};
 pub struct Run {
     #[command(flatten)]
     prompt: TextInput,
-    /// Continue the prompt as it is, without the model's chat template; the names of control tokens in it, such as
-    /// <|im_end|>, are those tokens
+    /// Continue the prompt without the chat template; control tokens in it, such as <|im_end|>, are parsed
     #[arg(long)]
     raw: bool,
-    /// A system message before the prompt
+    /// System message before the prompt
     #[arg(long, conflicts_with = "raw", allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
     /// Print one JSON object instead of streaming text
@@ -40,9 +39,9 @@ pub struct Answer {
     pub text: String,
     /// Its tokens.
     pub ids: Vec<TokenId>,
-    /// Why it ended.
+    /// Finish reason.
     pub finish: FinishReason,
-    /// Tokens counted.
+    /// Token counts.
     pub usage: Usage,
     /// Seconds and rates.
     pub timings: Timings,
@@ -83,7 +82,8 @@ impl Run {
         Ok(())
     }
 
-    /// Says so where a limit cut an answer that has a form to keep to, a `-n` too: what reads it may trust the form.
+    /// Prints a note if a limit or a stop text cut a constrained answer, even an explicit `-n`: the answer's
+    /// reader may rely on the schema or grammar.
     fn tell_incomplete(&self, answer: &Answer, context: usize) -> bool {
         let Some(form) = self.constrain.name() else { return false };
         let cut = match answer.finish {
@@ -95,7 +95,7 @@ impl Run {
         true
     }
 
-    /// Says so where the answer was cut by something else than a `-n`.
+    /// Prints a note if the default length limit or the context cut the answer, not a `-n`.
     fn tell_cut(&self, answer: &Answer, context: usize) {
         let tokens = answer.usage.completion_tokens;
         if answer.finish == FinishReason::Length && self.sampling.max_tokens != Some(tokens) {
@@ -108,7 +108,7 @@ impl Run {
             return Err(ottava::Error::NoChatTemplate { model: engine.info().name.clone() }.into());
         }
         if self.raw || !engine.has_chat_template() {
-            // Who writes a raw prompt writes all of it, control tokens included: `--raw` says so.
+            // A raw prompt is complete, so control tokens in it are parsed.
             return Ok(Request::text(prompt).parse_control_tokens());
         }
         let system = self.system.iter().map(|text| Message::new("system", text.clone()));
@@ -155,7 +155,7 @@ fn timings_json(engine: &Engine, timings: &Timings) -> serde_json::Value {
     })
 }
 
-/// Bytes; what moves with the work at its most.
+/// Memory in bytes. For the KV pages it is the maximum so far.
 fn memory_json(memory: &MemoryStats) -> serde_json::Value {
     json!({
         "weight_bytes": memory.weights.bytes,
@@ -165,7 +165,7 @@ fn memory_json(memory: &MemoryStats) -> serde_json::Value {
     })
 }
 
-/// Runs a request to its end, handing over each piece of text as it comes.
+/// Runs a request to its end, passing each piece of text to `on_text`.
 pub fn answer(
     engine: &Engine,
     request: Request,
@@ -174,7 +174,7 @@ pub fn answer(
     read(engine.submit(request)?, on_text)
 }
 
-/// Reads an answer to its end, handing over each piece of text as it comes.
+/// Reads an answer to its end, passing each piece of text to `on_text`.
 pub fn read(
     mut generation: Generation,
     mut on_text: impl FnMut(&str) -> Result<(), Failure>,

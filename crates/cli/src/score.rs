@@ -1,4 +1,4 @@
-//! `ottava score`: how likely the model finds each token of a text.
+//! `ottava score`: the negative log-likelihood of each token of a text.
 
 use clap::Args;
 use ottava::engine::Scores;
@@ -11,7 +11,7 @@ use super::options::ModelOptions;
 use super::visible::in_line;
 use super::{Failure, output};
 
-/// Most of `--top`.
+/// Maximum of `--top`.
 const TOP_MAX: usize = 10_000;
 
 /// Arguments of `score`.
@@ -19,11 +19,11 @@ const TOP_MAX: usize = 10_000;
 pub struct Score {
     #[command(flatten)]
     text: TextInput,
-    /// Token ids instead of a text
+    /// Token ids to score instead of a text, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["text", "stdin"],
           allow_hyphen_values = true, value_parser = whole(0, u32::MAX))]
     ids: Option<Vec<u32>>,
-    /// Also give the K best logits after each token, 0 to 10000
+    /// Also print the K best logits after each token, 0 to 10000
     #[arg(long, default_value_t = 0, value_name = "K", allow_hyphen_values = true, value_parser = whole(0, TOP_MAX))]
     top: usize,
     /// Print one JSON object
@@ -34,7 +34,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Prints a line a token.
+    /// Scores the tokens and prints one line per token.
     pub fn run(self) -> Result<(), Failure> {
         let text = match self.ids.is_none() {
             true => self.text.read(&[self.model.reader()])?,
@@ -65,7 +65,7 @@ impl Score {
     }
 }
 
-/// A line a token after the first, and under each token the best logits of what may follow.
+/// Prints one line per token after the first. After each token come the best logits of its successor.
 fn print(engine: &Engine, ids: &[TokenId], scores: &Scores) -> Result<(), Failure> {
     let mut page = output::Page::new();
     let piece = |id| in_line(engine.vocab().piece(id).unwrap_or_default());

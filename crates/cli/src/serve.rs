@@ -18,22 +18,22 @@ use super::numbers::whole;
 use super::options::ModelOptions;
 use super::{Failure, env, input, output};
 
-/// Most sequences, requests and seconds that an option may ask for.
+/// Upper limits of the options for sequences, requests and seconds.
 const SEQUENCES_MAX: usize = 4096;
 const QUEUE_MAX: usize = 1 << 16;
 const SECONDS_MAX: u64 = 1 << 20;
-/// Changes of the cache that may wait to be published.
+/// Capacity of the queue of KV cache events that wait to be published.
 #[cfg(feature = "kv-events")]
 const KV_EVENTS: usize = 1 << 14;
-/// Most bytes of a file of keys.
+/// Maximum bytes of an API key file.
 const KEYS_MAX: usize = 1 << 20;
 
-/// An address, or the name that every machine has for itself.
+/// Parses an IP address, or `localhost`.
 fn address(text: &str) -> Result<IpAddr, AddrParseError> {
     if text == "localhost" { Ok(Ipv4Addr::LOCALHOST.into()) } else { text.parse() }
 }
 
-/// Where changes of the cache are published: ZeroMQ's other ways than TCP are not built in.
+/// Checks an endpoint for KV cache events. TCP is the only ZeroMQ transport that is built in.
 #[cfg(feature = "kv-events")]
 fn endpoint(text: &str) -> Result<String, String> {
     let (host, port) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).unwrap_or_default();
@@ -47,56 +47,55 @@ fn endpoint(text: &str) -> Result<String, String> {
 #[derive(Args)]
 #[command(group(ArgGroup::new("processes").args(["isolated", "add"]).multiple(true)))]
 pub struct Serve {
-    /// Address to listen on; any but a loopback address needs a key
+    /// Address to listen on; one that is not a loopback address requires an API key
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = address)]
     host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, default_value_t = 8080, allow_hyphen_values = true, value_parser = whole(0, u16::MAX))]
     port: u16,
-    /// What clients call the model (may be given several times) [default: the model's own name; with --isolated or
-    /// --add the file's name without its extension]
+    /// Model name for clients (can be repeated) [default: the model's own name; with --isolated or --add, the
+    /// file name without its extension]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
-    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form [default: no key
-    /// is needed]
+    /// File with API keys, one per line, in addition to those of OTTAVA_API_KEY, in the same form [default:
+    /// no key is required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// A name of this host that requests may use, beside its address (may be given several times)
+    /// Host name that requests may use in addition to the address (can be repeated)
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// A web site whose scripts may use the server, such as https://example.org; * is all (may be given several times)
+    /// Allowed CORS origin, such as https://example.org; * allows all (can be repeated)
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
-    /// Most answers at work at once
+    /// Maximum answers running at once, 1 to 4096
     #[arg(long, value_name = "N", default_value_t = 64, allow_hyphen_values = true, value_parser = whole(1, SEQUENCES_MAX))]
     max_sequences: usize,
-    /// Most answers at work or waiting, each choice counted; further requests are refused with 429
+    /// Maximum answers running or waiting, 1 to 65536, counting each choice; further requests get status 429
     #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = whole(1, QUEUE_MAX))]
     queue: usize,
-    /// Seconds that an answer may take, its wait included; 0 is no limit
+    /// Time limit per answer in seconds, including its wait; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     request_timeout: u64,
-    /// Seconds that answers may still take after SIGTERM or Ctrl-C; a second one ends them at once
+    /// Time for running answers after SIGTERM or Ctrl-C, in seconds; a second signal ends them at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     drain: u64,
-    /// Run the engine in a process of its own, which is started again when it dies, hangs or loses its device
+    /// Run the engine in its own process, which is restarted if it dies, hangs or loses its device
     #[arg(long)]
     isolated: bool,
-    /// A further model, in a process of its own that starts when the model is first asked for (may be given several
-    /// times)
+    /// Additional model in its own process, started at the first request for it (can be repeated)
     #[arg(long, value_name = "NAME=MODEL")]
     add: Vec<Added>,
-    /// Seconds without a request after which a further model is unloaded; 0 never does
+    /// Time without a request after which an added model is unloaded, in seconds; 0 never unloads
     #[arg(long, value_name = "SECONDS", requires = "add", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     idle_unload: u64,
-    /// Ends of a model's process within ten minutes after which it is given up; 0 never does. An added model is tried
-    /// again when the oldest of them is ten minutes old
+    /// Number of times a model's process may end within ten minutes before it is given up; 0 is no limit. An
+    /// added model is tried again when the oldest of these ends is ten minutes old
     #[arg(long, value_name = "N", requires = "processes", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
     restarts: usize,
-    /// Serve another process of this program
+    /// Run as a worker of another process of this program
     #[arg(long, hide = true)]
     worker: bool,
-    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever connects reads
+    /// ZeroMQ endpoint for KV cache events, for routers, such as tcp://127.0.0.1:5557. Every subscriber gets
     /// the tokens of all prompts and answers, without a key
     #[cfg(feature = "kv-events")]
     #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
@@ -106,7 +105,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until it is asked to stop.
+    /// Serves until SIGTERM or Ctrl-C; as a worker, until standard input ends.
     pub fn run(self) -> Result<(), Failure> {
         let keys = self.keys()?;
         if self.isolated || !self.add.is_empty() {
@@ -141,9 +140,9 @@ impl Serve {
         server.run(stop).map_err(failed)
     }
 
-    /// Serves models that run in processes of their own.
+    /// Serves models that run in worker processes.
     fn run_isolated(self, keys: Vec<String>) -> Result<(), Failure> {
-        // A process's standard input tells it when its front ends.
+        // Standard input of a worker process is the front's pipe: its end means that the front has ended.
         input::check_readers([self.model.reader(), Some("the processes of models")])?;
         let models = isolated::models(&self.model.model, &self.alias, &self.add);
         let models =
@@ -170,7 +169,7 @@ impl Serve {
         config.drain = Duration::from_secs(self.drain);
         config.marks_answers = self.worker;
         if self.worker {
-            // Its front has as many at work, some that are idle, and one that looks whether it lives.
+            // The front opens as many connections for requests, plus idle ones and one for health checks.
             config.connections_max *= 2;
         }
         #[cfg(feature = "kv-events")]
@@ -180,7 +179,7 @@ impl Serve {
         config
     }
 
-    /// The keys of the file and of the environment.
+    /// API keys of the file and of the environment.
     fn keys(&self) -> Result<Vec<String>, Failure> {
         let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
         keys.extend(env::api_keys()?);
@@ -188,20 +187,21 @@ impl Serve {
     }
 }
 
-/// Ends this process if its front ends while it loads: nobody would use the model. Later the server does that, in order.
+/// Ends this worker process if its front ends during the load. After the load, the end of standard input
+/// shuts the server down in order.
 fn end_with_front(loads: Arc<AtomicBool>) {
     let watch = move || {
-        // Nothing is sent. Broken is as good as ended.
+        // The front sends nothing. A broken pipe counts as its end.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         if loads.load(Ordering::Relaxed) {
             std::process::exit(1);
         }
     };
-    // Without a thread it ends once it has loaded.
+    // If the thread cannot start, the process ends once the model is loaded.
     let _ = std::thread::Builder::new().name("ottava-front".into()).spawn(watch);
 }
 
-/// The keys of a file or a pipe.
+/// API keys of a file or a pipe.
 fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
     input::keys(&input::read_path_within(path, KEYS_MAX)?, &path.display().to_string())
 }

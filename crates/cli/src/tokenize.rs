@@ -1,4 +1,4 @@
-//! `ottava tokenize`: ids and pieces of a text.
+//! `ottava tokenize`: token ids and pieces of a text.
 
 use clap::Args;
 use ottava::text::{AddBos, Special, Tokenizer};
@@ -21,7 +21,7 @@ pub struct Tokenize {
 }
 
 impl Tokenize {
-    /// Prints a line a token.
+    /// Prints one line per token.
     pub fn run(self) -> Result<(), Failure> {
         let text = self.text.read(&[self.model.reader()])?;
         let file = self.model.checkpoint()?;

@@ -1,35 +1,35 @@
-//! Text made fit for a line or a terminal: what would steer a terminal, or cannot be seen, is spelled out.
+//! Escaping of text for a line or a terminal: control and invisible characters become `\u{1b}` and the like.
 //!
-//! Each character is looked at alone, so no sequence comes together over several pieces of a stream.
+//! Each character is escaped on its own, so no control sequence can form across pieces of a stream.
 
 use std::borrow::Cow;
 
-/// Most characters of a message.
+/// Maximum characters of a message.
 pub const MESSAGE_CHARS_MAX: usize = 300;
 
-/// A message on one line, cut in its middle where it is too long. Line breaks and tabs become spaces.
+/// A message on one line. Line breaks and tabs become spaces; the middle of a long message is cut.
 pub fn one_line(message: &str) -> String {
     let blank = |c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
     let message: String = message.trim_end().chars().map(blank).collect();
     shortened(spell(&message, is_hidden), MESSAGE_CHARS_MAX)
 }
 
-/// A name inside a line: it cannot end the line. What else it holds is as it is.
+/// A name inside a line: line breaks are escaped, all other characters are unchanged.
 pub fn in_line(name: &str) -> Cow<'_, str> {
     spell(name, |c| matches!(c, '\n' | '\r'))
 }
 
-/// Text as a terminal may have it.
+/// Text for a terminal: control characters are escaped, line breaks and tabs are kept.
 pub fn for_terminal(text: &str) -> Cow<'_, str> {
     spell(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// JSON as a terminal may have it: the same value, its strings escaped.
+/// JSON for a terminal: the same value, with control characters escaped inside strings.
 pub fn json_for_terminal(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         if steers(c) && c != '\n' {
-            // All of them have four hexadecimal digits.
+            // `steers` holds only for characters of at most four hexadecimal digits.
             shown.push_str(&format!("\\u{:04x}", u32::from(c)));
         } else {
             shown.push(c);
@@ -38,7 +38,7 @@ pub fn json_for_terminal(json: &str) -> String {
     shown
 }
 
-/// At most so many characters, the middle left out.
+/// Shortens a text to `chars_max` characters by replacing its middle with an ellipsis.
 pub fn shortened(text: impl AsRef<str>, chars_max: usize) -> String {
     let text = text.as_ref();
     let count = text.chars().count();
@@ -65,13 +65,13 @@ fn spell(text: &str, hide: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Control characters of ASCII and of C1, and those that change the direction of what is around them.
+/// Characters that control a terminal: C0, DEL and C1 controls, and bidirectional formatting characters.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Those, and what nobody sees: joiners, fillers, tags, separators of lines.
+/// Characters of `steers`, and invisible ones: joiners, fillers, tags, line separators.
 fn is_hidden(c: char) -> bool {
     steers(c)
         || matches!(
@@ -118,7 +118,7 @@ mod tests {
         );
         assert!(!shown.contains(|c| steers(c) && c != '\n' && c != '\t'));
         assert!(matches!(for_terminal("plain"), Cow::Borrowed("plain")));
-        // A sequence in pieces: its first character never gets through.
+        // A sequence split across pieces: its first character is escaped.
         assert_eq!(["\u{1b}", "[31m"].map(for_terminal).concat(), "\\u{1b}[31m");
     }
 

@@ -1,4 +1,4 @@
-//! What the program says of NVIDIA cards: their list, and why a card cannot be used. The emulator is the driver.
+//! NVIDIA cards in the program's output, with an emulated driver: their list, and why a card is not used.
 
 #![cfg(feature = "cuda")]
 
@@ -7,7 +7,7 @@ mod tiny;
 
 use tiny::Outcome;
 
-/// Says so where the tests run on a real card, which has one driver only.
+/// Whether the tests run on a real card, with a note that they are skipped: they need emulated drivers.
 fn has_a_real_card() -> bool {
     let real = std::env::var_os("OTTAVA_TEST_GPU").is_some();
     if real {
@@ -16,10 +16,10 @@ fn has_a_real_card() -> bool {
     real
 }
 
-/// The program, which finds the emulator as a driver, as any program would.
+/// Runs the program with the emulator as `libcuda.so` in its library path.
 fn ottava(arguments: &[&str], variable: &str, value: &str) -> Outcome<std::process::Output> {
     let program = std::env::current_exe()?;
-    // The tests are programs beside the emulator's driver library, which they link to have it built.
+    // Linking the emulator builds its driver library next to the test programs.
     let _ = cuda_emu::InstallOptions::default();
     let mut folders = program.ancestors().skip(1).take(3);
     let library = folders.find_map(|folder| Some(folder.join("libcuda_emu.so")).filter(|path| path.exists()));
@@ -45,7 +45,7 @@ fn the_program_lists_them() -> Outcome {
     Ok(())
 }
 
-/// Who asked for the card is told in one line, who did not goes on without it.
+/// `--device cuda` fails with one line; `--device auto` runs on the CPU, with a note.
 #[test]
 fn a_driver_or_card_that_cannot_be_used_is_named() -> Outcome {
     if has_a_real_card() {

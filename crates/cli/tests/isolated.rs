@@ -1,4 +1,4 @@
-//! `ottava serve --isolated`: engines in processes of their own, which are killed, and come back.
+//! `ottava serve --isolated`: worker processes that are killed and restarted.
 
 #![cfg(target_os = "linux")]
 
@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use tiny::{Outcome, Tiny};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Tokens of the model's context, and of an answer that is long at work: it is killed in the middle of that.
+/// Tokens of the model's context, and of an answer that runs long enough to be killed in the middle.
 const CONTEXT: u32 = 4096;
 const LONG: usize = 3000;
 
-/// The front with its folder. It ends with the test.
+/// The front and its folder. Dropping it kills the front.
 struct Front {
     process: Child,
     address: String,
@@ -53,7 +53,7 @@ impl Front {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
         command.args(["serve", "--isolated", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
         command.arg(&model).args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // As a shell starts it: Ctrl-C goes to its group.
+        // Its own process group, as from a shell: Ctrl-C goes to the group.
         command.process_group(0);
         let mut process = command.spawn()?;
         let mut line = String::new();
@@ -62,7 +62,7 @@ impl Front {
         Ok(Front { process, address, model, _folder: folder })
     }
 
-    /// Status and body.
+    /// Sends a request and returns status and body.
     fn ask(&self, method: &str, path: &str, body: &Value) -> std::io::Result<(u16, String)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut stream = TcpStream::connect(&self.address)?;
@@ -85,7 +85,7 @@ impl Front {
         self.ask("POST", "/v1/completions", &body).expect("an answer")
     }
 
-    /// The processes that it has started and that live.
+    /// Ids of the front's live child processes.
     fn engines(&self) -> Vec<u32> {
         let parent_is_front = |id: &u32| {
             let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
@@ -115,7 +115,7 @@ impl Front {
         self.ask("GET", "/metrics", &Value::Null).expect("an answer").1
     }
 
-    /// Sends what a terminal does: a signal to all processes of its group. The front listens to it already.
+    /// Sends SIGINT to the front's process group, as Ctrl-C does, once the front handles the signal.
     fn interrupt(&self) -> std::io::Result<()> {
         let status = || fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
         let caught = |status: &str| {
@@ -127,7 +127,7 @@ impl Front {
         Command::new("/bin/sh").args(["-c", &kill]).status().map(|_| ())
     }
 
-    /// How it ends, and what it has told.
+    /// Waits for the end of the front and returns its exit code and stderr.
     fn end(&mut self) -> Outcome<(Option<i32>, String)> {
         let start = Instant::now();
         while self.process.try_wait()?.is_none() {
@@ -147,7 +147,7 @@ impl Front {
         }
     }
 
-    /// Ready with a process that lives: the front may not have noticed yet that the last one does not.
+    /// Waits for `/ready` and a live worker: the front may not have noticed a kill yet.
     fn until_ready(&self) {
         self.until("it is ready", || {
             let ready = self.ask("GET", "/ready", &Value::Null).is_ok_and(|(status, _)| status == 200);
@@ -166,13 +166,13 @@ fn text(body: &str) -> String {
     value["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned()
 }
 
-/// Whether the metrics have a line of this name with this value.
+/// Whether the metrics have a line that begins with `name` and has this value.
 fn has(metrics: &str, name: &str, value: f64) -> bool {
     let found = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse().ok());
     metrics.lines().any(|line| line.starts_with(name) && found(line) == Some(value))
 }
 
-/// An answer whose process is killed while it is at work. None if it was done before.
+/// Kills the worker during an answer and returns the answer. `None` if the answer ended before the kill.
 fn killed_at_work(front: &Front) -> Option<(u16, String)> {
     std::thread::scope(|scope| {
         let answer = scope.spawn(|| front.complete(None, LONG, false));
@@ -180,7 +180,7 @@ fn killed_at_work(front: &Front) -> Option<(u16, String)> {
             has(&front.metrics(), "vllm:num_requests_running", 1.0) || answer.is_finished()
         });
         front.signal_engines("STOP");
-        // What it has sent already arrives.
+        // Time for bytes that are already sent to arrive.
         std::thread::sleep(Duration::from_millis(200));
         let is_done = answer.is_finished();
         front.signal_engines(if is_done { "CONT" } else { "KILL" });
@@ -189,7 +189,7 @@ fn killed_at_work(front: &Front) -> Option<(u16, String)> {
     })
 }
 
-/// Whoever waits for a whole answer gets it, from a second process.
+/// An answer that is not streamed is computed again by a second worker.
 #[test]
 fn an_answer_that_nobody_has_seen_is_asked_for_again() -> Outcome {
     let front = Front::start(&[])?;
@@ -202,7 +202,7 @@ fn an_answer_that_nobody_has_seen_is_asked_for_again() -> Outcome {
     assert_eq!((again, text(&whole)), (200, text(&body)));
     let metrics = front.metrics();
     assert!(has(&metrics, "ottava:engine_restarts_total{model_name=\"tiny\"}", 1.0), "{metrics}");
-    // The second process counts for itself, and has given this one answer.
+    // The counters are the second worker's, which has given one answer.
     assert!(has(&metrics, "vllm:request_success_total", 1.0), "{metrics}");
     assert!(metrics.ends_with("# EOF\n"));
     Ok(())
@@ -222,7 +222,7 @@ fn a_further_model_by_a_name_that_is_taken_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Thirty ends at any moment: every request ends in an answer or in one typed error, and the front never dies.
+/// Thirty kills at any moment: every request ends in an answer or one typed error, and the front survives.
 #[test]
 fn whatever_is_killed_every_request_ends() -> Outcome {
     let front = Front::start(&["--restarts", "0"])?;
@@ -243,7 +243,7 @@ fn whatever_is_killed_every_request_ends() -> Outcome {
             })
             .collect();
         for kill in 0..30u64 {
-            // Sometimes while it loads.
+            // Every third kill can hit the load.
             if kill % 3 > 0 {
                 front.until_ready();
             }
@@ -312,7 +312,7 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
     assert_eq!(status, 200, "{body}");
     assert_eq!(serde_json::from_str::<Value>(&body)?["model"], "other");
     front.until("the idle one is unloaded", || !front.is_loaded("other") && front.engines().len() == 1);
-    // Several requests are no reason to load it again when they are done.
+    // Several requests do not load the model again once they are done.
     let (status, again) = front.complete(Some("other"), 5, false);
     assert_eq!(front.complete(Some("other"), 5, false).0, 200);
     assert_eq!((front.is_loaded("tiny"), status, text(&again)), (true, 200, text(&body)), "and back");
@@ -326,7 +326,7 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
     Ok(())
 }
 
-/// Ctrl-C is no crash, whether the model loads or an answer is at work, which comes to its end.
+/// Ctrl-C during a load or an answer is not a crash of the worker, and a running answer is completed.
 #[test]
 fn ctrl_c_is_the_front_s_alone() -> Outcome {
     for at_work in [false, true] {
@@ -353,7 +353,7 @@ fn ctrl_c_is_the_front_s_alone() -> Outcome {
     Ok(())
 }
 
-/// Nobody is left behind.
+/// A killed front leaves no orphaned worker.
 #[test]
 fn an_engine_ends_with_its_front() -> Outcome {
     let mut front = Front::start(&[])?;

@@ -1,5 +1,5 @@
-//! Numbers from the outside and limits of the system: each ends in an answer or in one line that says why, never in
-//! a signal. The limits of memory are set by a shell around the program.
+//! Out-of-range numbers and system limits: the program gives an answer or a one-line error, and never ends by
+//! a signal. `ulimit` in a shell sets the memory limits.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ use ottava::engine::COUNT_MAX;
 use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request, TokenId};
 use tiny::{Outcome, Tiny};
 
-/// A tiny model in a folder of its own.
+/// A tiny model in a temporary folder.
 fn model() -> Outcome<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("tiny.gguf");
@@ -38,7 +38,7 @@ fn a_builder_takes_any_number_or_says_its_range() -> Outcome {
         let error = builder(&path).scheduling(config).build().unwrap_err().to_string();
         assert!(error.starts_with(&format!("prefill_chunk: expected 1 to {COUNT_MAX}, found ")), "{error}");
     }
-    // No memory holds these; that is found out before any of it is touched.
+    // Larger than any memory: refused before any of it is touched.
     for bytes in [u64::MAX, u64::MAX / 2, 1 << 50] {
         let error = builder(&path).kv(KvBudget::Bytes(bytes)).build().unwrap_err().to_string();
         assert!(error.contains(" bytes free") && !error.contains('\n'), "{error}");
@@ -56,7 +56,7 @@ fn a_builder_takes_any_number_or_says_its_range() -> Outcome {
     Ok(())
 }
 
-/// Runs the program in so many KiB of addresses.
+/// Runs the program with `kib` KiB of address space.
 fn within(kib: usize, arguments: &[&str]) -> Output {
     Command::new("/bin/sh")
         .args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_ottava")])
@@ -66,7 +66,7 @@ fn within(kib: usize, arguments: &[&str]) -> Output {
         .expect("a shell starts")
 }
 
-/// Whether it ended well; else in one line.
+/// Whether the program succeeded. A failure must be a one-line error with exit code 1.
 fn ends(output: &Output, what: &str) -> bool {
     let error = String::from_utf8_lossy(&output.stderr);
     let lines = error.lines().filter(|line| !line.starts_with("note: ") && !line.starts_with("warning: "));
@@ -81,7 +81,7 @@ fn ends(output: &Output, what: &str) -> bool {
     }
 }
 
-/// A large vocabulary: what is small for most models takes some memory.
+/// A large vocabulary, so that logits and similar buffers take noticeable memory.
 const LARGE: Tiny = Tiny::narrow(200_000);
 
 #[test]
@@ -122,12 +122,12 @@ fn too_little_memory_ends_in_one_line() -> Outcome {
     Ok(())
 }
 
-/// A file's text that takes hundreds of times its bytes once it is parsed.
+/// JSON of many small values, which takes hundreds of times its size once it is parsed.
 fn many_values(before: &str, after: &str) -> String {
     format!("{before}[{}0]{after}", "{\"\":0},".repeat(1_000_000))
 }
 
-/// A GGUF file of so many short keys and tensors, whose rows are all there.
+/// A GGUF file with `keys` metadata keys and `tensors` tensors, all with short names and complete data.
 fn many_entries(keys: u64, tensors: u64) -> Vec<u8> {
     let mut file = b"GGUF".to_vec();
     file.extend(3_u32.to_le_bytes());
@@ -138,7 +138,7 @@ fn many_entries(keys: u64, tensors: u64) -> Vec<u8> {
     };
     for key in 0..keys {
         name(&mut file, key);
-        // A u8 of 1.
+        // The u8 value 1.
         file.extend([0, 0, 0, 0, 1]);
     }
     for tensor in 0..tensors {

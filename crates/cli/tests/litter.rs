@@ -1,5 +1,5 @@
-//! Loads that are killed, and what stands where files are read and written: the next run finds neither litter nor a
-//! half-written file, and waits for nobody.
+//! Killed loads and special files: the next run finds neither leftover temporaries nor a half-written file,
+//! and does not block.
 
 #![cfg(target_os = "linux")]
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tiny::{Outcome, Tiny};
 
-/// Packed weights of some 10 MB, so that writing them takes a while.
+/// A model with about 10 MB of packed weights, so that writing them takes a while.
 const MODEL: Tiny = Tiny::narrow(150_000);
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ fn temporaries(folder: &Path) -> Vec<String> {
     names(folder).into_iter().filter(|name| name.ends_with(".tmp")).collect()
 }
 
-/// A load with a sidecar, behind what a shell does before.
+/// A load with a sidecar, in a shell that first runs `before`.
 fn load(before: &str, model: &Path) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{before} exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_ottava")]);
@@ -52,7 +52,7 @@ fn load(before: &str, model: &Path) -> Command {
     command
 }
 
-/// A load that ends well.
+/// Runs a load that must succeed.
 fn loads(model: &Path) -> Output {
     let output = load("", model).output().expect("a shell starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -64,11 +64,11 @@ fn signal(child: &Child, signal: &str) {
     assert!(sent.is_ok_and(|status| status.success()), "{signal}");
 }
 
-/// Stops a load where it is, and waits until it has stopped: each thread first ends the call that it is in.
+/// Sends SIGSTOP and waits until all threads have stopped: each finishes its system call first.
 fn stop(child: &Child) {
     signal(child, "STOP");
     let stopped = |task: fs::DirEntry| {
-        // A thread that has ended since the folder was read has no state.
+        // A thread that ended after the folder was read has no state.
         let state = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         state.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
     };
@@ -79,18 +79,18 @@ fn stop(child: &Child) {
     }
 }
 
-/// Whether somebody holds the file; one that was only just made is nobody's yet.
+/// Whether a process holds the file's lock. A file that was just created is not locked yet.
 fn is_held(file: &Path) -> bool {
     let file = fs::File::open(file).expect("a temporary of a stopped load");
     matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock))
 }
 
-/// Starts a load and gives it while it writes; none if it was too fast to be seen.
+/// Starts a load and returns it while it writes its temporary. `None` if the load ended first.
 fn writing(model: &Path) -> Option<Child> {
     let folder = model.parent().expect("a folder");
     let before = temporaries(folder);
     let mut child = load("", model).spawn().expect("a shell starts");
-    // What others have left is removed before a new one comes.
+    // `before` has the leftovers of other loads, so only a new name counts.
     while temporaries(folder).iter().all(|name| before.contains(name)) {
         if child.try_wait().expect("a child").is_some() {
             fs::remove_file(model.with_file_name("model.gguf.packed")).expect("what it wrote");
@@ -103,7 +103,7 @@ fn writing(model: &Path) -> Option<Child> {
 #[test]
 fn what_killed_loads_leave_is_removed_by_the_next() -> Outcome {
     let (folder, path) = folder()?;
-    // A limit of file sizes kills by a signal in the middle of writing.
+    // The file size limit kills the load by a signal in the middle of the write.
     let killed = load("ulimit -f 8000;", &path).status()?;
     assert!(killed.code().is_none(), "{killed:?}");
     assert_eq!(temporaries(folder.path()).len(), 1);
@@ -123,7 +123,7 @@ fn what_killed_loads_leave_is_removed_by_the_next() -> Outcome {
     assert!(killed > 0, "no load was killed while it wrote");
     loads(&path);
     assert_eq!(names(folder.path()), ["model.gguf", "model.gguf.packed"]);
-    // Beside a sidecar that is good, too.
+    // Leftovers next to a valid sidecar are removed, too.
     fs::rename(path.with_file_name("model.gguf.packed"), folder.path().join("aside"))?;
     load("ulimit -f 8000;", &path).status()?;
     fs::rename(folder.path().join("aside"), path.with_file_name("model.gguf.packed"))?;
@@ -159,7 +159,7 @@ fn a_load_that_still_writes_keeps_its_file() -> Outcome {
     Ok(())
 }
 
-/// Runs the program, which must not wait.
+/// Runs the program, which must not block.
 fn ottava(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -187,7 +187,7 @@ fn models_that_are_no_files_are_refused_at_once() -> Outcome {
         (path("pipe.gguf"), "a named pipe"),
         (path("link.gguf"), "a named pipe"),
         (path("socket.gguf"), "a socket"),
-        // A folder may be a model; this one has none in it.
+        // A folder may be a model; this one is empty.
         (path("folder.gguf"), "config.json: cannot open"),
         ("/dev/zero".into(), "a character device"),
         ("/dev/tty".into(), "a character device"),

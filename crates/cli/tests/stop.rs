@@ -1,4 +1,4 @@
-//! Ctrl-C: the first lets a server's answers end, and stops an answer of `chat`; the second does not wait for them.
+//! Ctrl-C and SIGTERM: the first drains a server or stops an answer of `chat`; the second ends the program.
 
 #![cfg(unix)]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends with the test.
+/// A child process, killed on drop.
 struct Program(Child);
 
 impl Drop for Program {
@@ -40,7 +40,7 @@ impl Program {
     }
 }
 
-/// A request whose body does not come: the server has begun to wait for it.
+/// Starts a request and never sends its body. Returns once the server waits for the body.
 fn begun(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -80,19 +80,19 @@ fn a_second_signal_ends_the_server_at_once() {
 mod chat {
     use super::*;
 
-    /// A prompt that takes a second and more on any machine, of as many tokens as bytes.
+    /// Bytes, and tokens, of a prompt that takes more than a second on any machine.
     const LONG: usize = 30_000;
 
     struct Chat {
         program: Program,
         stdin: std::process::ChildStdin,
-        /// What it answers and what it tells, in order.
+        /// Stdout and stderr, in order.
         printed: BufReader<std::io::PipeReader>,
         folder: tempfile::TempDir,
     }
 
     impl Chat {
-        /// After a first answer.
+        /// Starts a conversation and waits for its first answer.
         fn start() -> Chat {
             let folder = tempfile::tempdir().expect("a folder");
             let model = folder.path().join("tiny.gguf");
@@ -115,7 +115,7 @@ mod chat {
             command.arg("--model").arg(&model).stdin(Stdio::piped());
             command.stdout(prints.try_clone().expect("a pipe")).stderr(prints);
             let mut child = command.spawn().expect("starts");
-            // Its ends of the pipe are the program's alone.
+            // Closes this process's write ends of the pipe.
             drop(command);
             let stdin = child.stdin.take().expect("a pipe");
             let mut chat = Chat { program: Program(child), stdin, printed: BufReader::new(printed), folder };
@@ -128,7 +128,7 @@ mod chat {
             self.stdin.write_all(format!("{lines}\n").as_bytes()).expect("sent");
         }
 
-        /// What is printed before a command that is unknown.
+        /// Output before the error about the unknown `command`.
         fn printed_before(&mut self, command: &str) -> String {
             let (mut printed, mut line) = (String::new(), Vec::new());
             while self.printed.read_until(b'\n', &mut line).expect("a line") > 0 {
@@ -142,7 +142,7 @@ mod chat {
             panic!("the program ended before {command}: {printed}");
         }
 
-        /// Hundredths of a second that the engine has worked.
+        /// User CPU time of the engine thread, in clock ticks: hundredths of a second.
         fn worked(&self) -> u64 {
             let tasks = format!("/proc/{}/task", self.program.0.id());
             let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
@@ -154,7 +154,7 @@ mod chat {
             stats.filter_map(engine).sum()
         }
 
-        /// A long prompt is at work: no token comes for a second.
+        /// Sends a long prompt and waits until the engine works on it: no token comes for a second.
         fn is_long_at_work(&mut self) {
             let before = self.worked();
             self.say(&"z ".repeat(LONG / 2));

@@ -1,7 +1,7 @@
-//! The messages of a conversation, and how they fit in a context: the oldest turns go first.
+//! Messages of a conversation. When the context is full, the oldest turns are dropped.
 //!
-//! A line that cannot be answered changes nothing: what fits is a copy, which becomes the conversation with
-//! its answer.
+//! A line that cannot be answered leaves the conversation unchanged: fitting works on a copy, which is
+//! committed together with the answer.
 
 use ottava::engine::SubmitError;
 use ottava::text::Message;
@@ -9,22 +9,22 @@ use ottava::{Error, TokenId};
 
 use super::super::Failure;
 
-/// The system message, where there is one, and turns of a user's message and its answer.
+/// An optional system message, and turns: a user message and everything up to the next one.
 pub struct Conversation {
     messages: Vec<Message>,
 }
 
-/// What is sent to the model.
+/// Messages for the model that fit in the context.
 #[derive(Debug)]
 pub struct Fitted {
     pub messages: Vec<Message>,
     pub ids: Vec<TokenId>,
-    /// Turns that it has no room for.
+    /// Number of turns dropped to fit.
     pub dropped: usize,
 }
 
 impl Conversation {
-    /// One that nobody has spoken in.
+    /// A conversation without turns.
     pub fn new(system: Option<String>) -> Conversation {
         Conversation { messages: system.map(|text| Message::new("system", text)).into_iter().collect() }
     }
@@ -33,13 +33,14 @@ impl Conversation {
         &self.messages
     }
 
-    /// Forgets all but the system message.
+    /// Drops all messages except the system message.
     pub fn clear(&mut self) {
         self.messages.truncate(system_len(&self.messages));
     }
 
-    /// The conversation with a user's line or the results of calls more, without its oldest turns where the context has
-    /// no room for them and for an answer: of `answer_max` tokens, but no more than a quarter of the context.
+    /// The conversation plus `new`: a user's line or the results of tool calls. The oldest turns are dropped
+    /// until the prompt and an answer fit in `room` tokens; the answer is counted as `answer_max` tokens, at
+    /// most a quarter of `room`. The last turn is kept if its prompt alone fits.
     pub fn fit(
         &self,
         new: Vec<Message>,
@@ -63,7 +64,7 @@ impl Conversation {
                     return Ok(Fitted { messages, ids, dropped });
                 }
                 _ if is_last => {
-                    // A refusal counts no further than it has to.
+                    // A refused prompt is not counted to its end.
                     let least = if ids.is_none() { "at least " } else { "" };
                     return Err(Failure::Failed(format!(
                         "the line is too long: with the system message it takes {least}{found} tokens, the \
@@ -76,19 +77,19 @@ impl Conversation {
         }
     }
 
-    /// The conversation becomes what was sent and its answer.
+    /// Replaces the conversation by the sent messages and the answer.
     pub fn commit(&mut self, sent: Vec<Message>, answer: Message) {
         self.messages = sent;
         self.messages.push(answer);
     }
 }
 
-/// 1 where a system message comes first.
+/// Number of system messages at the start: 0 or 1.
 fn system_len(messages: &[Message]) -> usize {
     messages.first().is_some_and(|message| message.role == "system").into()
 }
 
-/// Takes out the first message after the system's and all up to the next of the user.
+/// Removes the oldest turn: the first message after the system message, and all up to the next user message.
 fn drop_turn(messages: &mut Vec<Message>, system: usize) {
     let after = messages.iter().enumerate().skip(system + 1);
     let next = after.filter(|(_, message)| message.role == "user").map(|(at, _)| at).next();
@@ -99,7 +100,7 @@ fn drop_turn(messages: &mut Vec<Message>, system: usize) {
 mod tests {
     use super::*;
 
-    /// A token a byte, and two for what the template writes around each message.
+    /// Counts one token per byte, plus two per message for the template.
     fn encode(messages: &[Message]) -> ottava::Result<Vec<TokenId>> {
         let count = messages.iter().map(|message| message.content.to_text().len() + 2).sum::<usize>();
         Ok(vec![TokenId(0); count])
@@ -136,7 +137,7 @@ mod tests {
         );
         assert_eq!(conversation.messages().len(), 2);
         assert_eq!(say(&mut conversation, "a line..", 64), 0);
-        // A last line that leaves less room than an answer would have is answered all the same.
+        // The last line is answered even if it leaves less room than an answer is counted as.
         assert_eq!(conversation.fit(user(&"x".repeat(61)), 64, 8, encode).unwrap().dropped, 2);
         conversation.clear();
         assert!(conversation.messages().is_empty());

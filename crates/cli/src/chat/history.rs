@@ -1,5 +1,5 @@
-//! The lines of earlier conversations, in the cache's folder: each is written as it is typed, so that conversations
-//! beside each other and those that are killed keep theirs.
+//! Line history of earlier conversations, in the cache folder. Each line is appended as it is typed, so that
+//! concurrent and killed conversations keep theirs.
 
 use std::path::PathBuf;
 
@@ -7,25 +7,25 @@ use rustyline::DefaultEditor;
 
 use super::super::output;
 
-/// The lines of earlier conversations: a convenience, without which lines are answered all the same.
+/// Line history of earlier conversations. Its failures do not affect the conversation.
 pub struct History {
-    /// None where there is no place for it, or it failed once.
+    /// `None` without a cache folder, or after the first failed write.
     file: Option<PathBuf>,
 }
 
 impl History {
-    /// What is kept of them becomes the editor's.
+    /// Loads the stored lines into the editor.
     pub fn load(editor: &mut DefaultEditor) -> History {
         let file = crate::env::cache_folder().map(|folder| folder.join("history"));
         if let Some(file) = &file {
-            // A first conversation has none yet. What else is wrong the first line tells.
+            // Before the first conversation there is no file. Other errors show up at the first append.
             let _ = file.parent().map(std::fs::create_dir_all);
             let _ = editor.load_history(file);
         }
         History { file }
     }
 
-    /// Appends a line at once: a conversation that is killed keeps it, and so does one beside another.
+    /// Appends a line to the file at once.
     pub fn keep(&mut self, editor: &mut DefaultEditor, line: &str) {
         let is_new = editor.add_history_entry(line).unwrap_or(false);
         let Some(file) = self.file.as_deref().filter(|_| is_new) else { return };

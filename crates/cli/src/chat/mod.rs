@@ -1,5 +1,5 @@
-//! `ottava chat`: a conversation at a prompt, with history. What fits in the context is in `conversation`, what is
-//! called in `tools`, what earlier conversations said in `history`.
+//! `ottava chat`: a conversation at a prompt. `conversation` fits the messages in the context, `tools` has
+//! tool calls, `history` the lines of earlier conversations.
 
 mod conversation;
 mod history;
@@ -42,10 +42,10 @@ told and the next one answered, and through a pipe the exit code is 1. When the 
 turns are forgotten, with a note. With --tools, an answer may call them; the next lines are the results, one for
 each call.")]
 pub struct Chat {
-    /// A system message
+    /// System message
     #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
-    /// Tools that the model may call: a JSON list in the chat API's form
+    /// Tools that the model may call: a file with a JSON list in the chat API's form
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub struct Chat {
     sampling: SamplingOptions,
 }
 
-/// What a line typed at the prompt asks for.
+/// A parsed line: a command, or text for the model.
 #[derive(Debug, PartialEq)]
 enum Line<'a> {
     Empty,
@@ -68,7 +68,7 @@ enum Line<'a> {
 }
 
 impl Chat {
-    /// Loads the model and talks until the end of input.
+    /// Loads the model and answers lines until the end of input.
     pub fn run(self) -> Result<(), Failure> {
         let tools = self.tools.as_ref().and_then(|file| input::reader("--tools", file));
         input::check_readers([tools, self.model.reader(), Some("the conversation")])?;
@@ -98,16 +98,16 @@ impl Chat {
 struct Talk<'a> {
     chat: &'a Chat,
     engine: &'a Engine,
-    /// Most tokens of prompt and answer.
+    /// Maximum tokens of prompt and answer: the context.
     room: usize,
     conversation: Conversation,
     tools: Tools,
     pending: Pending,
-    /// Whether a line could not be used, which was told.
+    /// Whether a line failed: the exit code if input is a pipe.
     has_failed: bool,
 }
 
-/// Whether the conversation goes on after a line.
+/// Next action after a line.
 #[derive(PartialEq)]
 enum Next {
     Line,
@@ -116,7 +116,7 @@ enum Next {
 
 impl Talk<'_> {
     fn at_terminal(&mut self) -> Result<(), Failure> {
-        // Where answers go to a file, the prompt and its escape sequences go to the terminal all the same.
+        // If stdout is a file, the prompt and its escape sequences still go to the terminal.
         let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).build();
         let mut editor = DefaultEditor::with_config(config).map_err(editor_failure)?;
@@ -149,17 +149,17 @@ impl Talk<'_> {
         if lines.count() == 0 {
             output::tell(format_args!("note: nothing was said: {} is empty", input::STDIN));
         }
-        // A script sees by the exit code what people see by the messages.
+        // The messages are already on stderr; a script gets the exit code.
         if self.has_failed { Err(Failure::Failed(String::new())) } else { Ok(()) }
     }
 
-    /// Tells why a line could not be used. The conversation goes on without it.
+    /// Prints the error of a line. The conversation goes on without the line.
     fn fail(&mut self, why: impl std::fmt::Display) {
         self.has_failed = true;
         output::tell(format_args!("error: {why}"));
     }
 
-    /// Does what a line asks for.
+    /// Runs a command, or answers the line.
     fn take(&mut self, line: &str) -> Result<Next, Failure> {
         let asked = if self.pending.next().is_some() { Line::of_result(line) } else { Line::parse(line) };
         match asked {
@@ -183,8 +183,9 @@ impl Talk<'_> {
         Ok(Next::Line)
     }
 
-    /// Takes a line as what the user says, or as a call's result; answers once there is something to answer. A failure
-    /// is told, and the conversation goes on without the line; but for a full stdout, which would lose every answer.
+    /// Takes a line as a user message or as a call's result, and answers once all results are there. A failed
+    /// line is reported, and the conversation goes on without it. A failed write to stdout ends the
+    /// conversation: all further answers would be lost.
     fn say(&mut self, text: &str) -> Result<(), Failure> {
         let Some(new) = self.pending.take(text) else { return Ok(()) };
         match self.answer(new) {
@@ -212,7 +213,7 @@ impl Talk<'_> {
         }
         let tokens_max = wanted.min(self.room - fitted.ids.len());
         let mut request = sampling.apply(Request::tokens(fitted.ids.clone()), sampling.seed_or_new());
-        // Without tools an answer is shown as it is.
+        // Without tools the answer is printed unparsed.
         let mut parser = (!tools.list.is_empty()).then(|| engine.answer_parser(&fitted.ids, tools));
         if parser.is_some() {
             request = engine.with_tools(request, &fitted.ids, tools)?;
@@ -220,7 +221,7 @@ impl Talk<'_> {
         let mut said = Said::default();
         let answer = self.read(request.max_tokens(tokens_max), parser.as_mut(), &mut said)?;
         if answer.ids.is_empty() && answer.finish == FinishReason::Cancelled {
-            // The line goes with its answer, or the next one would wait for it once more.
+            // An answer cancelled before its first token is dropped together with its line.
             self.pending.take_back();
             return Ok(());
         }
@@ -233,7 +234,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Reads an answer, which Ctrl-C stops, and shows it; what a parser finds in it is kept.
+    /// Reads and prints an answer, which Ctrl-C stops. With a parser, its parts are also collected.
     fn read(
         &self,
         request: Request,
@@ -257,7 +258,7 @@ impl Talk<'_> {
         Ok(answer)
     }
 
-    /// What stands under an answer.
+    /// Prints the note on a cut answer and, on a terminal, the statistics.
     fn tell(&self, answer: &Answer) {
         if answer.finish == FinishReason::Length {
             let cut = self.chat.sampling.cut(answer.usage.completion_tokens, self.room);
@@ -279,12 +280,12 @@ impl Talk<'_> {
     }
 }
 
-/// What stood there stays until all of the new is on the disk. A link keeps pointing there.
+/// Replaces a file atomically: the old text stays until the new one is on disk. Symbolic links are followed.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let temporary = Temporary::beside(&target)?;
     if let Ok(data) = std::fs::metadata(&target) {
-        // What only its owner may read stays so.
+        // Permissions of the old file are kept.
         temporary.file().set_permissions(data.permissions())?;
     }
     temporary.file().write_all(text.as_bytes())?;
@@ -308,7 +309,7 @@ impl Line<'_> {
         }
     }
 
-    /// The same where a call's result is waited for: whatever is no command that there is is the result, as it is.
+    /// Parses a line while a call is pending: any line except an existing command is its result, unchanged.
     fn of_result(line: &str) -> Line<'_> {
         match Line::parse(line) {
             Line::Empty | Line::Unknown(_) | Line::Say(_) => Line::Say(line),
@@ -318,7 +319,7 @@ impl Line<'_> {
     }
 }
 
-/// Whether a first word looks like a command, and not like a path.
+/// Whether the first word of a line is a command and not a path.
 fn is_command(word: &str) -> bool {
     word.strip_prefix('/').is_some_and(|name| !name.is_empty() && !name.contains(['/', '.', '~']))
 }

@@ -1,4 +1,4 @@
-//! Tools in a conversation: what an answer calls, and the results that are waited for.
+//! Tools in a conversation: the calls of an answer, and their results.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::{Failure, input, output};
 
-/// The tools of a file: a list in the chat API's form.
+/// Reads the tools of a file: a JSON list in the chat API's form.
 pub fn read(path: &Path) -> Result<Tools, Failure> {
     let failed = |why: String| Failure::Failed(format!("{}: {why}", path.display()));
     let list: Vec<Value> = serde_json::from_str(&input::read_file(path)?)
@@ -19,7 +19,7 @@ pub fn read(path: &Path) -> Result<Tools, Failure> {
     Ok(tools)
 }
 
-/// What an assistant said and called, as it is put into the conversation.
+/// Parts of an answer, collected for the conversation: text, reasoning and tool calls.
 #[derive(Default)]
 pub struct Said {
     text: String,
@@ -27,14 +27,14 @@ pub struct Said {
     calls: Vec<Call>,
 }
 
-/// Calls whose results are waited for, and the results that have come.
+/// Tool calls of the last answer, and the results received so far.
 #[derive(Default)]
 pub struct Pending {
     calls: Vec<Call>,
     results: Vec<Message>,
 }
 
-/// A call whose result is waited for.
+/// A tool call, with its arguments as JSON text.
 pub struct Call {
     id: String,
     name: String,
@@ -42,7 +42,7 @@ pub struct Call {
 }
 
 impl Said {
-    /// Shows parts of the answer, and keeps them.
+    /// Prints parts of the answer and collects them.
     pub fn take(&mut self, parts: Vec<ChatPart>) -> Result<(), Failure> {
         for part in parts {
             match part {
@@ -71,7 +71,7 @@ impl Said {
         Ok(())
     }
 
-    /// The assistant's message, and the calls in it. One that broke off is left out, with a note.
+    /// The assistant's message, and its calls. An incomplete call is left out, with a note.
     pub fn finish(self) -> (Message, Pending) {
         let mut message = Message::new("assistant", self.text);
         if !self.reasoning.is_empty() {
@@ -95,12 +95,12 @@ impl Said {
 }
 
 impl Pending {
-    /// The tool whose result is the next line, if one is.
+    /// Name of the tool that returns the next line, if a call is pending.
     pub fn next(&self) -> Option<&str> {
         self.calls.get(self.results.len()).map(|call| call.name.as_str())
     }
 
-    /// Takes a line as what the user says, or as the next result. Messages once there is something to answer.
+    /// Takes a line as a user message or as the next result. Returns the messages once no result is missing.
     pub fn take(&mut self, line: &str) -> Option<Vec<Message>> {
         let Some(call) = self.calls.get(self.results.len()) else {
             return Some(vec![Message::new("user", line)]);
@@ -110,7 +110,7 @@ impl Pending {
         (self.results.len() == self.calls.len()).then(|| self.results.clone())
     }
 
-    /// The last line got no answer: its call waits for another.
+    /// Removes the last result, because its line failed. Its call is pending again.
     pub fn take_back(&mut self) {
         self.results.pop();
     }

@@ -1,4 +1,4 @@
-//! `ottava serve --isolated`: each model in a process of its own, which is this program once more.
+//! `ottava serve --isolated`: one worker process of this program per model.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use ottava_server::Model;
 
-/// Options with a value that are the front's own, or that each model has in its own way.
+/// Options with a value that belong to the front, or that `arguments` sets for each model.
 const FRONT: &[&str] = &[
     "--host",
     "--port",
@@ -21,12 +21,12 @@ const FRONT: &[&str] = &[
     "--model",
     "-m",
 ];
-/// A process's own: it is found by its front alone, which ends it when nothing is at work.
+/// Options of a worker process. Only its front has its address, and ends it once no request is running.
 const WORKER: &[&str] = &["--worker", "--host", "127.0.0.1", "--port", "0", "--drain", "0", "--model"];
-/// What only one process can do, or that belongs to one model.
+/// Options for the first model only: one process can publish at an endpoint, and a template fits one model.
 const FIRST_ONLY: &[&str] = &["--kv-events", "--chat-template"];
 
-/// A further model: `NAME=MODEL`.
+/// Value of `--add`: `NAME=MODEL`.
 #[derive(Clone, Debug)]
 pub struct Added {
     name: String,
@@ -46,7 +46,7 @@ impl FromStr for Added {
     }
 }
 
-/// The models that are served: the first, which always runs, and those that are added.
+/// The served models: the first, which is always loaded, and the added ones.
 pub fn models(first: &Path, names: &[String], added: &[Added]) -> std::io::Result<Vec<Model>> {
     let program = std::env::current_exe()?;
     let given: Vec<OsString> = std::env::args_os().skip(2).collect();
@@ -64,7 +64,7 @@ pub fn models(first: &Path, names: &[String], added: &[Added]) -> std::io::Resul
     Ok(std::iter::once(model(names, first, true)).chain(further).collect())
 }
 
-/// The arguments of a model's process: those given, but for what the front does itself.
+/// The arguments of a model's worker process: the given ones without those of the front.
 fn arguments(given: &[OsString], path: &Path, names: &[String], first: bool) -> Vec<OsString> {
     let is_one_of = |argument: &OsStr, options: &[&str]| options.iter().any(|option| argument == *option);
     // `--port=1` and `-mX` are one argument.

@@ -1,8 +1,8 @@
-//! Conversations: full contexts, lines that cannot be answered, and what is kept of them.
+//! Conversations: full contexts, failing lines, saved messages, tools.
 
 use super::*;
 
-/// A conversation through a pipe, whose exit code says whether a line failed.
+/// Runs a conversation through a pipe. The exit code must be 1 exactly if a line failed.
 fn chat(model: &str, arguments: &[&str], input: &[u8]) -> Output {
     let output = ottava_with(
         &[&["chat", "--model", model, "--temp", "0", "--device", "cpu"], arguments].concat(),
@@ -14,7 +14,7 @@ fn chat(model: &str, arguments: &[&str], input: &[u8]) -> Output {
     output
 }
 
-/// What `/save` wrote at the end of a conversation.
+/// Messages that `/save` wrote at the end of a conversation, as (role, content), and the text of stderr.
 fn saved(model: &str, arguments: &[&str], input: &str) -> (Vec<(String, String)>, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved.json");

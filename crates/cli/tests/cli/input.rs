@@ -1,14 +1,14 @@
-//! What comes in: arguments, standard input, files; empty, silent, endless, no UTF-8.
+//! Text input: arguments, standard input and files; empty, silent, endless and not UTF-8.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Most bytes of a text.
+/// Maximum bytes of a text.
 const LIMIT: usize = 16 << 20;
 
-/// The ids that a command on the tiny model makes of its text.
+/// Token ids of a command's text on the tiny model.
 fn ids_of(model: &str, arguments: &[&str], input: &[u8]) -> Vec<u64> {
     let output = ottava_with(&[arguments, &["--json", "--model", model]].concat(), input);
     assert!(output.status.success(), "{arguments:?}: {}", told(&output));

@@ -1,8 +1,8 @@
-//! The program as people call it: exit codes, one-line errors, what goes where.
+//! The program on the command line: exit codes, one-line errors, stdout and stderr.
 
 //!
-//! What comes in is in `input`, numbers and limits in `numbers`, conversations in `chat`, what a server refuses in
-//! `serve`; `terminal` has terminals and streams that are full or closed, `pull` the cache.
+//! `input` tests text input, `numbers` ranges and limits, `chat` conversations, `serve` the server's options,
+//! `terminal` terminals and full or closed streams, `pull` the cache.
 
 mod chat;
 mod input;
@@ -34,14 +34,14 @@ fn ottava(arguments: &[&str]) -> Output {
     command(arguments).output().expect("the program starts")
 }
 
-/// The same with so much on standard input.
+/// Runs the program with `input` on standard input.
 fn ottava_with(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = command(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A program that has seen enough reads no more.
+        // The write fails if the program does not read to the end.
         scope.spawn(move || drop(stdin.write_all(input)));
         child.wait_with_output().unwrap()
     })
@@ -80,7 +80,7 @@ fn mistakes_on_the_command_line_exit_with_2() {
     fails(&["score"], 2, &["TEXT"]);
     fails(&["run", "two", "words"], 2, &["words", "quotes"]);
     fails(&["pull", "no-such-model"], 2, &["no-such-model"]);
-    // The one that is known is not fetched before.
+    // All names are checked before the first model is fetched.
     fails(&["pull", "smollm2-135m-instruct", "no-such-model"], 2, &["no-such-model"]);
     fails(&["run", "--stop", "", "x"], 2, &["--stop", "1 to 1024 bytes, found 0"]);
     fails(&["chat", "--stop", &"x".repeat(1025)], 2, &["--stop", "found 1025"]);
@@ -136,7 +136,7 @@ fn help_version_and_list_go_to_stdout() {
     assert!(json["devices"].get(1).is_some() || json["no_gpu"].is_string(), "{json}");
 }
 
-/// A folder with `tiny.gguf`, a llama with a chat template; it lives as long as this does.
+/// A temporary folder with `tiny.gguf`, a llama with a chat template, and the file's path.
 fn tiny_model() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -145,16 +145,16 @@ fn tiny_model() -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-/// What stands on stderr beside the note that a program for GPUs runs on the CPU.
+/// Text of stderr, without the note of a program built for GPUs that it runs on the CPU.
 fn told(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     error.lines().filter(|line| !line.starts_with(ON_CPU)).map(|line| format!("{line}\n")).collect()
 }
 
-/// How that note begins.
+/// Beginning of that note.
 const ON_CPU: &str = "note: runs on cpu";
 
-/// The one JSON object that a command on the tiny model prints, and nothing else.
+/// The JSON object of a command on `model`. Nothing else is printed.
 fn json(model: &str, arguments: &[&str]) -> Value {
     let output = ottava(&[arguments, &["--model", model, "--json"]].concat());
     let error = told(&output);
@@ -273,7 +273,7 @@ fn run_keeps_to_a_schema_and_to_a_grammar() {
     let (left, right) = answer["text"].as_str().unwrap().split_once('+').expect("a sum");
     assert!(left.len() == 2 && right.len() == 2 && left.parse::<u8>().is_ok() && right.parse::<u8>().is_ok());
     let run = ["run", "x", "--model", &model];
-    // One that is cut says so, with -n, too.
+    // A cut answer gives a note, with an explicit -n, too.
     for more in [["-n", "1"], ["--stop", "["]] {
         let cut = ottava(&[&run[..], &["--temp", "0", "--json-schema", schema], &more].concat());
         let told = told(&cut);
@@ -355,7 +355,7 @@ fn tokenize_and_inspect_tell_what_is_in_the_file() {
     assert!(text.status.success() && String::from_utf8(text.stdout).unwrap().contains("tensors:"));
 }
 
-/// The smallest folder: a llama of one narrow layer in f32, all its weights zero but the norms.
+/// The smallest model folder: a llama of one narrow layer in f32, with zero weights except the norms.
 fn tiny_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = serde_json::json!({
@@ -400,7 +400,7 @@ fn a_folder_is_a_model() {
         (&file["format"], &file["cannot_run"]),
         (&"Hugging Face folder, safetensors".into(), &Value::Null)
     );
-    // Zeros say nothing: each token is as likely as any other.
+    // With zero weights all tokens have the same probability.
     let scored = ottava(&["score", "--ids", "1,2,3", "--json", "--device", "cpu", "--model", model]);
     let scored: Value = serde_json::from_slice(&scored.stdout).expect("one JSON value");
     let nll = scored["nll"].as_array().unwrap();
@@ -487,7 +487,8 @@ fn bench_tells_where_the_time_goes() {
         assert_eq!((&rows[5]["floor_percent"], &rows[5]["bytes_per_s"]), (&Value::Null, &Value::Null));
     }
     let [prompt, decode] = [&results[0]["profile"], &results[1]["profile"]];
-    // Two repetitions: a prompt's 16 tokens in one step, then four decodes; a prompt of one token is one.
+    // Two repetitions: the 16 tokens of a prompt take one step; a decode takes four, plus one for its
+    // one-token prompt.
     assert_eq!((&prompt["steps"], &prompt["tokens"]), (&2.into(), &32.into()));
     assert_eq!((&decode["steps"], &decode["tokens"]), (&10.into(), &10.into()));
     let read = decode["kinds"][0]["bytes_per_token"].as_f64();
@@ -519,7 +520,7 @@ fn what_the_tiny_model_cannot_do_is_one_line() {
     broken(&cut);
 }
 
-/// Every command that reads a model names the broken file.
+/// Checks that every command that reads a model names the broken file.
 fn broken(model: &Path) {
     let model = model.to_str().unwrap();
     for command in [&["run", "x"][..], &["tokenize", "x"], &["score", "x"], &["inspect"], &["bench"]] {

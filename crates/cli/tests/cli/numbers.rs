@@ -1,8 +1,8 @@
-//! Numbers: out of range, huge, negative, or more than model and machine have.
+//! Numeric options: out of range, huge, negative, or above the limits of model and machine.
 
 use super::*;
 
-/// Nothing is loaded for a number out of its range: the message has the option and what it may be.
+/// A number out of its range fails before the model is loaded. The error has the option and its range.
 #[test]
 fn a_number_out_of_its_range_is_refused_with_the_range() {
     let huge = "99999999999999999999999999";

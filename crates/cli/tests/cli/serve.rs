@@ -1,8 +1,8 @@
-//! What `serve` refuses before it loads a model: a server must not open with fewer keys than it was given.
+//! Errors of `serve` before it loads a model: a server must not start with fewer keys than were given.
 
 use super::*;
 
-/// A model that is not there: where an error does not name it, nothing was loaded before.
+/// A missing model. An error that does not name it came before the load.
 const NO_MODEL: &str = "no-such-model.gguf";
 
 #[cfg(unix)]
@@ -23,7 +23,7 @@ fn variables_that_are_no_utf8_are_named_and_not_dropped() {
         let expected = format!("{name}: the byte at offset 6 is not UTF-8 (0xff)");
         failed(&command.env(name, bad).output().unwrap(), arguments, 2, &[&expected]);
     }
-    // Offline, nothing of the hub counts.
+    // Offline, the hub's variables are not read.
     failed(&command(&pull).env("HF_TOKEN", bad).output().unwrap(), &pull, 1, &["offline"]);
 }
 
@@ -52,7 +52,7 @@ fn a_file_of_keys_is_read_up_to_its_limit_and_names_its_bad_byte() {
     failed(&with(&vec![b'a'; (1 << 20) + 1]), &serve, 1, &["keys: more than 1 MiB"]);
     failed(&with(b"one\n two \n"), &serve, 1, &[NO_MODEL]);
     failed(&with(&vec![b'a'; 1 << 20]), &serve, 1, &[NO_MODEL]);
-    // The length of a device is 0.
+    // A device, of length 0, is read up to the limit, too.
     #[cfg(unix)]
     fails(&["serve", "--model", NO_MODEL, "--api-key-file", "/dev/zero"], 1, &["/dev/zero: more than 1 MiB"]);
 }

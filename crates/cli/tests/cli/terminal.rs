@@ -1,5 +1,5 @@
-//! Terminals, of which nothing that files, models and users wrote takes control; streams that are full or
-//! closed. Each terminal is a pseudo-terminal of this test.
+//! Terminals, which text from files, models and users must not control; full and closed streams. The
+//! terminals are pseudo-terminals.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +9,10 @@ use ottava::checkpoint::GgufWriter;
 
 use super::*;
 
-/// Escape sequences of ASCII and of C1, a title, an overwritten line, and text that runs the other way.
+/// Sequences of ESC and of C1 controls, a window title, an overwritten line, and right-to-left text.
 const HOSTILE: &str = "a\u{1b}[2Jb\u{9b}31mc\u{1b}]0;title\u{7}d\re\u{8}f\u{202e}g\u{85}h\u{7f}\ni";
 
-/// What the program writes to a terminal that is its stdout and stderr.
+/// Output of the program on a terminal that is its stdout and stderr.
 fn at_terminal(arguments: &[&str], input: Stdio) -> String {
     let pty = nix::pty::openpty(None, None).unwrap();
     let mut terminal = command(arguments);
@@ -23,7 +23,7 @@ fn at_terminal(arguments: &[&str], input: Stdio) -> String {
     let mut shown = Vec::new();
     let mut master = File::from(pty.master);
     let mut block = [0; 4096];
-    // The end of a terminal is an error.
+    // A read at the end of a pseudo-terminal is an error.
     while let Ok(n @ 1..) = master.read(&mut block) {
         shown.extend(&block[..n]);
     }
@@ -31,7 +31,7 @@ fn at_terminal(arguments: &[&str], input: Stdio) -> String {
     String::from_utf8(shown).expect("a terminal gets UTF-8")
 }
 
-/// No control character but line breaks, which the terminal makes `\r\n`, and tabs; nothing that turns text.
+/// Checks for control and bidirectional characters. Tabs and line breaks, `\r\n` on a terminal, are allowed.
 #[track_caller]
 fn is_harmless(shown: &str) {
     let text = shown.replace("\r\n", "\n");
@@ -43,12 +43,12 @@ fn is_harmless(shown: &str) {
     assert_eq!(found, None, "{shown:?}");
 }
 
-/// Without the progress bar, which moves the cursor by sequences of its own.
+/// The output after the progress bar: the bar itself moves the cursor by escape sequences.
 fn after_loading(shown: &str) -> &str {
     shown.rsplit("\u{1b}[2K").next().unwrap()
 }
 
-/// A model whose every name is hostile.
+/// A model in which the file name, the metadata, a tensor and a token are hostile.
 fn hostile_model() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("evil\u{1b}[31m\u{9b}1m\u{202e}\n.gguf");
@@ -92,7 +92,7 @@ fn names_from_files_do_not_reach_a_terminal_as_they_are() {
         let shown = at_terminal(&[arguments, &["--model", &model]].concat(), Stdio::null());
         is_harmless(after_loading(&shown));
     }
-    // A pipe gets the bytes, on a line each.
+    // A pipe gets the bytes unchanged, except for line breaks in names.
     let piped = ottava(&["inspect", "--model", &model]);
     let piped = String::from_utf8(piped.stdout).unwrap();
     assert!(
@@ -104,7 +104,7 @@ fn names_from_files_do_not_reach_a_terminal_as_they_are() {
 #[test]
 fn generated_text_does_not_reach_a_terminal_as_it_is() {
     let (_folder, model) = tiny_model();
-    // At this temperature each byte is about as likely as the next, in pieces of one byte.
+    // At this temperature all tokens are about equally likely, so the answer has control characters.
     let asked = ["run", "the den", "--raw", "-n", "200", "--temp", "100", "--top-k", "0", "--min-p", "0"];
     let asked = [&asked[..], &["--top-p", "1", "--seed", "7", "--device", "cpu", "--model", &model]].concat();
     let piped = String::from_utf8(ottava(&asked).stdout).unwrap();
@@ -126,14 +126,14 @@ fn generated_text_does_not_reach_a_terminal_as_it_is() {
     assert!(shown.contains("\\u{1b}[31m") && shown.contains("\\u{1b}[2J"), "{shown}");
 }
 
-/// A conversation at a terminal of its own, with a cache of its own.
+/// A conversation on a new pseudo-terminal, with its own cache.
 struct Talk {
     child: std::process::Child,
     master: File,
 }
 
 impl Talk {
-    /// One to which these lines have been typed before it runs.
+    /// Starts a conversation after `typed` was written to its terminal.
     fn begin(mut program: Command, cache: &Path, typed: &str) -> Talk {
         let pty = nix::pty::openpty(None, None).unwrap();
         let mut master = File::from(pty.master);
@@ -144,7 +144,7 @@ impl Talk {
         Talk { child: program.spawn().unwrap(), master }
     }
 
-    /// What was shown until it ended.
+    /// Waits for the end of the program and returns all its output.
     fn end(mut self) -> String {
         let mut shown = Vec::new();
         let mut block = [0; 4096];
@@ -186,14 +186,14 @@ fn the_histories_of_two_chats_are_both_kept() {
     let history = history();
     let lines: Vec<&str> = history.lines().filter(|line| line.starts_with('/')).collect();
     assert_eq!(lines, ["/clear", "/system b", "/exit", "/quit"]);
-    // A place that takes none is told once.
+    // A history that cannot be written gives one warning.
     let cache = folder.path().join("other");
     std::fs::create_dir_all(cache.join("history")).unwrap();
     let shown = Talk::begin(chat(&model), &cache, "/clear\n/system b\n/exit\n").end();
     assert_eq!(shown.matches("history is not kept").count(), 1, "{shown}");
 }
 
-/// A terminal is a process's own only by `setsid`, a program of util-linux.
+/// A controlling terminal needs `setsid`, a program of util-linux.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_prompt_goes_to_the_terminal_where_answers_go_to_a_file() {
@@ -209,7 +209,7 @@ fn a_prompt_goes_to_the_terminal_where_answers_go_to_a_file() {
     assert!(!answers.contains('\u{1b}') && !answers.contains("> "), "{answers:?}");
 }
 
-/// The program in a shell that opens or closes its streams.
+/// Runs the program in a shell with redirected or closed streams.
 fn redirected(streams: &str, arguments: &[&str]) -> Output {
     let program = [env!("CARGO_BIN_EXE_ottava")];
     let script = format!("exec \"$@\" {streams}");
@@ -264,14 +264,14 @@ fn a_stdout_that_is_full_is_an_error_and_one_that_is_closed_is_none() {
         failed(&full, arguments, 1, &["standard output: No space left"]);
         let closed = redirected(">&-", arguments);
         assert_eq!((closed.status.code(), told(&closed)), (Some(0), String::new()), "{arguments:?}");
-        // A reader that went away.
+        // A pipe with a closed reader.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let gone =
             command(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((gone.status.code(), told(&gone)), (Some(0), String::new()), "{arguments:?}");
     }
-    // A conversation ends with the first answer that is lost.
+    // A conversation ends at the first answer that cannot be written.
     let lines = folder.path().join("lines");
     std::fs::write(&lines, "the den\nthe hero\n").unwrap();
     let chat = ["chat", "-n", "2", "--device", "cpu", "--model", &model];
