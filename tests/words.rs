@@ -19,7 +19,7 @@ use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{Backend, Reference};
 use ottava::graph::{CompileOptions, Fusion, Graph, GraphError, NodeId, RowAttentionSpec};
 use ottava::ir::{
-    Activation, AxisRows, Heads, KvDtype, KvLayout, Precision, Rows, Sees, StepInput, StepLimits,
+    Activation, AttentionMask, AxisRows, Heads, KvDtype, KvLayout, Precision, Rows, StepInput, StepLimits,
     StepSequence,
 };
 use ottava::session::{KvMemory, NamedWeights, Session, SessionError};
@@ -140,7 +140,11 @@ impl Builder {
         let q = self.linear(x, &format!("{name}.q"), WIDTH)?;
         let k = self.linear(keys, &format!("{name}.k"), WIDTH)?;
         let v = self.linear(keys, &format!("{name}.v"), WIDTH)?;
-        let spec = RowAttentionSpec { heads: HEADS, scale: 1.0 / (HEADS.dim as f32).sqrt(), sees: Sees::All };
+        let spec = RowAttentionSpec {
+            heads: HEADS,
+            scale: 1.0 / (HEADS.dim as f32).sqrt(),
+            mask: AttentionMask::Full,
+        };
         let attended = self.0.row_attention(q, k, v, spec)?;
         self.linear(attended, &format!("{name}.o"), WIDTH)
     }
@@ -493,7 +497,7 @@ fn rows_of_an_axis_that_do_not_fit_are_refused() -> Outcome {
     session.run(&step(&[2], &[4]))?;
     // A causal attention needs keys that have the queries' order.
     let (q, k) = (b.0.input("q", Rows::Tokens, WIDTH)?, b.0.input("k", frames, WIDTH)?);
-    let spec = RowAttentionSpec { heads: HEADS, scale: 1.0, sees: Sees::Causal };
+    let spec = RowAttentionSpec { heads: HEADS, scale: 1.0, mask: AttentionMask::Causal };
     assert!(matches!(b.0.row_attention(q, k, k, spec), Err(GraphError::Shape { .. })));
     Ok(())
 }

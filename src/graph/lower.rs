@@ -166,9 +166,9 @@ impl<'g> Lowering<'g> {
             NodeKind::Sample { .. } => Op::Sample(SampleRows { dst, src }),
             NodeKind::Transpose { .. } => Op::Transpose(Transpose { dst, src }),
             NodeKind::MeanRows { .. } => Op::MeanRows(MeanRows { dst, src }),
-            NodeKind::RowAttention { spec: RowAttentionSpec { heads, scale, sees }, .. } => {
+            NodeKind::RowAttention { spec: RowAttentionSpec { heads, scale, mask }, .. } => {
                 let (k, v) = (place(1), place(2));
-                Op::RowAttention(RowAttention { dst, q: src, k, v, heads, scale, sees })
+                Op::RowAttention(RowAttention { dst, q: src, k, v, heads, scale, mask })
             }
             NodeKind::Route { top_k, renormalise, .. } => Op::Route(Route { dst, src, top_k, renormalise }),
             NodeKind::ExpertMatmul { experts, .. } => {

@@ -2,9 +2,9 @@
 //! at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
 
 use ottava::ir::{
-    Activation, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul, GatedDelta,
-    Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route, RowAttention,
-    Rows, Sees, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, Write,
+    Activation, AttentionMask, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul,
+    GatedDelta, Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route,
+    RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, Write,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -13,7 +13,10 @@ use crate::case::{Case, Numbers};
 /// All rows.
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [1, 7, 16, 17, 100, 576].into_iter().flat_map(norms).collect();
-    cases.extend([Sees::All, Sees::Causal, Sees::Span(1), Sees::Span(3)].map(of_sequences));
+    cases.extend(
+        [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window(1), AttentionMask::Window(3)]
+            .map(of_sequences),
+    );
     cases.extend([8, 17, 64].map(across));
     cases.extend([1, 7, 16, 100].into_iter().flat_map(gelu_and_differences));
     cases.extend([gated(Bits::Four), gated(Bits::Eight)]);
@@ -58,8 +61,8 @@ fn norms(cols: usize) -> Vec<Case> {
 }
 
 /// Two sequences of a step, each over its own rows.
-fn of_sequences(sees: Sees) -> Case {
-    let mut case = Case::new(format!("rows that see {sees:?}")).at(0..5);
+fn of_sequences(mask: AttentionMask) -> Case {
+    let mut case = Case::new(format!("rows that see {mask:?}")).at(0..5);
     case.sequence(0..9, None);
     let (heads, tokens) = (Heads { query: 6, kv: 2, dim: 20 }, 14);
     let mut numbers = Numbers(7);
@@ -67,7 +70,7 @@ fn of_sequences(sees: Sees) -> Case {
     let (q, k, v) = (input(heads.query), input(heads.kv), input(heads.kv));
     let dst = tokens_of(case.output(tokens, heads.query * 20));
     case.results = vec![dst];
-    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.25, sees })];
+    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.25, mask })];
     case.within(1e-5)
 }
 
@@ -89,7 +92,8 @@ fn across(dim: usize) -> Case {
     let [k, v] = [(); 2].map(|()| Place { rows: frames, ..case.input(&numbers.take(11 * 3 * dim), 3 * dim) });
     let dst = tokens_of(case.output(6, 3 * dim));
     case.results = vec![dst];
-    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.5, sees: Sees::All })];
+    case.ops =
+        vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.5, mask: AttentionMask::Full })];
     case.within(1e-5)
 }
 

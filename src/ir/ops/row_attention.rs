@@ -7,22 +7,22 @@ use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, 
 
 /// Attention mask, by positions within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sees {
+pub enum AttentionMask {
     /// Full: all keys of the sequence.
-    All,
+    Full,
     /// Causal: keys up to the query's position.
     Causal,
     /// Symmetric window: keys at a distance below this number, in both directions.
-    Span(u32),
+    Window(u32),
 }
 
-impl Sees {
+impl AttentionMask {
     /// Whether the query at position `query` sees the key at position `key`.
-    pub fn holds(self, query: usize, key: usize) -> bool {
+    pub fn allows(self, query: usize, key: usize) -> bool {
         match self {
-            Sees::All => true,
-            Sees::Causal => key <= query,
-            Sees::Span(span) => query.abs_diff(key) < span as usize,
+            AttentionMask::Full => true,
+            AttentionMask::Causal => key <= query,
+            AttentionMask::Window(window) => query.abs_diff(key) < window as usize,
         }
     }
 }
@@ -47,7 +47,7 @@ pub struct RowAttention {
     /// Scale of the q·k products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// Attention mask.
-    pub sees: Sees,
+    pub mask: AttentionMask,
 }
 
 impl Operation for RowAttention {
@@ -79,7 +79,7 @@ impl Operation for RowAttention {
                 );
             }
         }
-        if self.sees != Sees::All && self.q.rows != self.k.rows {
+        if self.mask != AttentionMask::Full && self.q.rows != self.k.rows {
             return Self::misfit(
                 "queries and keys of the same rows, which have an order",
                 format!("{:?}", self.k.rows),
@@ -96,7 +96,7 @@ impl Operation for RowAttention {
     fn work(&self, counting: &Counting<'_>) -> Work {
         let groups = self.q.rows.groups(counting.step).zip(self.k.rows.groups(counting.step));
         let seen = |(queries, keys): (std::ops::Range<usize>, std::ops::Range<usize>)| -> usize {
-            let of_query = |query| (0..keys.len()).filter(|&key| self.sees.holds(query, key)).count();
+            let of_query = |query| (0..keys.len()).filter(|&key| self.mask.allows(query, key)).count();
             (0..queries.len()).map(of_query).sum()
         };
         let products = 2 * groups.map(seen).sum::<usize>() as u64;
@@ -109,7 +109,7 @@ impl Operation for RowAttention {
         writeln!(
             f,
             "{dst} = attention({q}, {k}, {v}) {:?}, {query}/{kv} heads of {dim} · {}",
-            self.sees, self.scale
+            self.mask, self.scale
         )
     }
 }

@@ -70,7 +70,15 @@ fn refuses<O: Clone>(right: &O, op: fn(O) -> Op, wrong: &[Wrong<'_, O>]) {
 fn row_attention() -> RowAttention {
     let (q, k) = (tokens(0, 16), tokens(64, 8));
     let heads = Heads { query: 4, kv: 2, dim: 4 };
-    RowAttention { dst: tokens(128, 16), q, k, v: tokens(96, 8), heads, scale: 0.5, sees: Sees::Causal }
+    RowAttention {
+        dst: tokens(128, 16),
+        q,
+        k,
+        v: tokens(96, 8),
+        heads,
+        scale: 0.5,
+        mask: AttentionMask::Causal,
+    }
 }
 
 fn short_conv() -> ShortConv {
@@ -189,7 +197,7 @@ fn attention_over_rows_has_heads_that_fit_and_an_order_where_it_needs_one() {
     let across = RowAttention {
         k: place(64, Rows::Fixed(9), 8),
         v: place(96, Rows::Fixed(9), 8),
-        sees: Sees::All,
+        mask: AttentionMask::Full,
         ..row_attention()
     };
     assert_eq!(Op::RowAttention(across).check(), Ok(()));
@@ -198,14 +206,18 @@ fn attention_over_rows_has_heads_that_fit_and_an_order_where_it_needs_one() {
 #[test]
 fn attention_over_rows_counts_what_each_query_sees() {
     let float_macs =
-        |sees| work(&Op::RowAttention(RowAttention { sees, ..row_attention() }), &step()).float_macs;
+        |mask| work(&Op::RowAttention(RowAttention { mask, ..row_attention() }), &step()).float_macs;
     // Sequences of three rows and one row; keys and values, four query heads of four.
-    assert_eq!(float_macs(Sees::All), 2 * (9 + 1) * 16);
-    assert_eq!(float_macs(Sees::Causal), 2 * (6 + 1) * 16);
-    assert_eq!(float_macs(Sees::Span(2)), 2 * (7 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Full), 2 * (9 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Causal), 2 * (6 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Window(2)), 2 * (7 + 1) * 16);
     let axis = Rows::Axis(crate::ir::Axis { id: 0, max: 8 });
-    let across =
-        RowAttention { k: place(64, axis, 8), v: place(96, axis, 8), sees: Sees::All, ..row_attention() };
+    let across = RowAttention {
+        k: place(64, axis, 8),
+        v: place(96, axis, 8),
+        mask: AttentionMask::Full,
+        ..row_attention()
+    };
     assert_eq!(work(&Op::RowAttention(across), &step()).float_macs, 2 * (3 * 2 + 5) * 16);
 }
 
