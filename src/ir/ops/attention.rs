@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ir::listing::Listed;
 use crate::ir::{
-    Counting, Heads, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role, Rope, StepSequence, Work,
+    Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, RmsNorm, Role, Rope, StepSequence, Work,
 };
 
 /// Prepares an attention: applies per-head norms and the rotation to q (in place) and k, and writes k and v
@@ -99,10 +99,10 @@ impl Operation for Attention {
     }
 
     /// A soft cap is a divisor, so it must be positive.
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         match self.soft_cap {
             Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
-                Self::misfit("a positive soft cap", cap.to_string())
+                Self::invalid("a positive soft cap", cap.to_string())
             }
             _ => Ok(()),
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role, Rows};
+use crate::ir::{Activation, InvalidOp, Names, OpKind, Operation, Place, Precision, Role, Rows};
 
 /// Elementwise function of one operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl Operation for Unary {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
@@ -88,7 +88,7 @@ impl Operation for Binary {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.a)
     }
 
@@ -120,7 +120,7 @@ impl Operation for Softmax {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
@@ -157,9 +157,9 @@ impl Operation for Transpose {
 }
 
 /// Checks that result and source have equal rows and columns.
-pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), Misfit> {
+pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), InvalidOp> {
     if (dst.rows, dst.cols) == (src.rows, src.cols) {
         return Ok(());
     }
-    O::misfit(format!("a result of {}", Listed(*src)), Listed(*dst).to_string())
+    O::invalid(format!("a result of {}", Listed(*src)), Listed(*dst).to_string())
 }

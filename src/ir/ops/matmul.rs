@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Activation, Counting, MatrixId, MatrixSize, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role,
+    Activation, Counting, InvalidOp, MatrixId, MatrixSize, Names, OpKind, Operation, Place, RmsNorm, Role,
     VectorId, Work, Write,
 };
 
@@ -74,14 +74,14 @@ impl Operation for Matmul {
     }
 
     /// At least one column and one product; no bias on gated products.
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let biased_gate =
             |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
         match &self.products[..] {
-            [] => Self::misfit("at least one product", "none"),
-            _ if self.src.cols == 0 => Self::misfit("a source of at least one column", "none"),
+            [] => Self::invalid("at least one product", "none"),
+            _ if self.src.cols == 0 => Self::invalid("a source of at least one column", "none"),
             products if products.iter().any(biased_gate) => {
-                Self::misfit("a gated product without bias", "one")
+                Self::invalid("a gated product without bias", "one")
             }
             _ => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Misfit, Names, OpKind, Operation, Place, Role, Rows, StepInput};
+use crate::ir::{InvalidOp, Names, OpKind, Operation, Place, Role, Rows, StepInput};
 
 /// `dst[i]` is the mean over the rows of `src` in the sequence of output `i`, in this step; 0 for an empty
 /// sequence.
@@ -50,14 +50,14 @@ impl Operation for MeanRows {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let Some(rows) = Self::pooled(self.src.rows) else {
-            return Self::misfit("rows of sequences", Listed(self.src).to_string());
+            return Self::invalid("rows of sequences", Listed(self.src).to_string());
         };
         if (self.dst.rows, self.dst.cols) == (rows, self.src.cols) {
             return Ok(());
         }
-        Self::misfit(Listed(Place { rows, ..self.src }).to_string(), Listed(self.dst).to_string())
+        Self::invalid(Listed(Place { rows, ..self.src }).to_string(), Listed(self.dst).to_string())
     }
 
     fn mixes(&self) -> Option<Rows> {

@@ -16,7 +16,7 @@ mod rows;
 
 use std::fmt;
 
-use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
+use super::{Counting, InvalidOp, Names, OpKind, Operation, Place, Role, Rows, Work};
 pub use attention::*;
 pub use elementwise::*;
 pub use experts::*;
@@ -58,8 +58,8 @@ macro_rules! operations {
             /// [`Operation::check`]
             ///
             /// # Errors
-            /// [`Misfit`].
-            pub fn check(&self) -> Result<(), Misfit> {
+            /// [`InvalidOp`].
+            pub fn check(&self) -> Result<(), InvalidOp> {
                 match self { $(Op::$variant(op) => op.check(),)* }
             }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
+use crate::ir::{Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, Role, Rows, Work};
 
 /// Attention mask, by positions within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,10 +61,10 @@ impl Operation for RowAttention {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let Heads { query, kv, dim } = self.heads;
         if kv == 0 || dim == 0 || query == 0 || !query.is_multiple_of(kv) {
-            return Self::misfit("query heads in equal groups over kv heads", format!("{:?}", self.heads));
+            return Self::invalid("query heads in equal groups over kv heads", format!("{:?}", self.heads));
         }
         for (place, rows, heads) in [
             (self.q, self.q.rows, query),
@@ -73,14 +73,14 @@ impl Operation for RowAttention {
             (self.v, self.k.rows, kv),
         ] {
             if (place.rows, place.cols) != (rows, heads * dim) {
-                return Self::misfit(
+                return Self::invalid(
                     format!("{rows:?} of {heads} heads of {dim}"),
                     Listed(place).to_string(),
                 );
             }
         }
         if self.mask != AttentionMask::Full && self.q.rows != self.k.rows {
-            return Self::misfit(
+            return Self::invalid(
                 "queries and keys of the same rows, which have an order",
                 format!("{:?}", self.k.rows),
             );

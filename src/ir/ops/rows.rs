@@ -5,7 +5,7 @@ use std::fmt;
 use super::elementwise::same_shape;
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Counting, MatrixId, Misfit, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
+    Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
 };
 
 /// Token embedding: `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
@@ -59,7 +59,7 @@ impl Operation for Normalize {
         visit(self.write.role(), &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
