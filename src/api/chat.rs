@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::request::no_tools;
 use super::{InferenceEngine, Request};
-use crate::chat::{AnswerParser, ChatFormat, ChatPart, Thoughts, ToolChoice, Tools};
+use crate::chat::{AnswerParser, ChatFormat, ChatPart, ReasoningState, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::{ChatTemplate, Detokenizer};
 #[cfg(feature = "constraints")]
@@ -33,14 +33,14 @@ impl InferenceEngine {
     /// [`Request::show_control_tokens`] has the [`InferenceEngine::marker_tokens`].
     pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
         let parser = AnswerParser::new(self.chat_format(), tools);
-        if self.thoughts_behind(prompt) == Thoughts::Begun { parser.in_reasoning() } else { parser }
+        if self.reasoning_after(prompt) == ReasoningState::Open { parser.in_reasoning() } else { parser }
     }
 
-    fn thoughts_behind(&self, prompt: &[TokenId]) -> Thoughts {
+    fn reasoning_after(&self, prompt: &[TokenId]) -> ReasoningState {
         let mut detokenizer = Detokenizer::with_control(self.vocab());
         let end = prompt.iter().skip(prompt.len().saturating_sub(PROMPT_END));
         let text: String = end.map(|&id| detokenizer.push(id).to_owned()).collect();
-        self.chat_format().thoughts_behind(&text)
+        self.chat_format().reasoning_after(&text)
     }
 
     /// The control tokens that mark reasoning, and tool calls if there are tools to call.
@@ -159,8 +159,8 @@ impl InferenceEngine {
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
         let part = says.map(Grammar::part).transpose()?;
-        let thoughts = self.thoughts_behind(prompt);
-        let wanted = Wanted { tools, says: part.as_deref(), thoughts, control: &control };
+        let reasoning = self.reasoning_after(prompt);
+        let wanted = Wanted { tools, says: part.as_deref(), reasoning, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall, Thoughts};
+use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall, ReasoningState};
 use crate::chat::{Tool, ToolChoice, ToolError, Tools};
 
 /// Size limit in bytes of the rules generated from tools. The compiler would reject a larger grammar.
@@ -27,7 +27,7 @@ pub(crate) struct Wanted<'w> {
     /// Required form of the visible text, as the body of a rule.
     pub(crate) says: Option<&'w str>,
     /// State of the reasoning at the end of the prompt.
-    pub(crate) thoughts: Thoughts,
+    pub(crate) reasoning: ReasoningState,
     /// Control tokens that are part of markers: spelling and id.
     pub(crate) control: &'w [(String, u32)],
 }
@@ -41,7 +41,7 @@ impl ChatFormat {
     /// # Errors
     /// [`ToolError`] if the tools' rules exceed the size limit.
     pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
-        let Wanted { tools, says, thoughts, control } = *wanted;
+        let Wanted { tools, says, reasoning, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
         let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
         let is_strict = tools.list.iter().any(|tool| tool.strict);
@@ -55,13 +55,13 @@ impl ChatFormat {
             writer.calls(tools);
         }
         let start = match says {
-            _ if must => writer.behind_thoughts(thoughts, "blocks"),
+            _ if must => writer.after_reasoning(reasoning, "blocks"),
             Some(says) => {
                 let says = format!("{} {says}", writer.literal(self.calls.says));
                 let says = if may_call { format!("(blocks | {says})") } else { says };
-                writer.behind_thoughts(thoughts, &says)
+                writer.after_reasoning(reasoning, &says)
             }
-            None => writer.auto(thoughts, tools.single),
+            None => writer.auto(reasoning, tools.single),
         };
         if writer.left == 0 {
             let message =
@@ -169,29 +169,29 @@ impl Writer<'_> {
     }
 
     /// Prefixes the required element with optional or open reasoning.
-    fn behind_thoughts(&mut self, thoughts: Thoughts, what: &str) -> String {
+    fn after_reasoning(&mut self, reasoning: ReasoningState, what: &str) -> String {
         let space = self.shared(SPACE);
         let then = self.format.reasoning.map(|row| self.literal(row.then)).unwrap_or_default();
-        let thoughts = match (self.format.reasoning.is_some(), thoughts) {
-            (true, Thoughts::Begun) => format!("{} {then} {space}?", self.thoughts_end()),
-            (true, Thoughts::Open) => format!("({} {then} {space}?)?", self.thoughts()),
-            (true, Thoughts::Ended) | (false, _) => String::new(),
+        let reasoning = match (self.format.reasoning.is_some(), reasoning) {
+            (true, ReasoningState::Open) => format!("{} {then} {space}?", self.reasoning_end()),
+            (true, ReasoningState::NotStarted) => format!("({} {then} {space}?)?", self.reasoning()),
+            (true, ReasoningState::Closed) | (false, _) => String::new(),
         };
-        format!("{thoughts} {what}")
+        format!("{reasoning} {what}")
     }
 
     /// Rule for a free choice: any text, with optional calls.
-    fn auto(&mut self, thoughts: Thoughts, once: bool) -> String {
+    fn auto(&mut self, reasoning: ReasoningState, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
         if !row.bare && self.begins_with_control(open) {
-            let begun = if thoughts == Thoughts::Begun { self.thoughts_end() } else { String::new() };
-            return format!("{begun} {}", self.control_auto(thoughts));
+            let end = if reasoning == ReasoningState::Open { self.reasoning_end() } else { String::new() };
+            return format!("{end} {}", self.control_auto(reasoning));
         }
-        let before = match thoughts {
-            Thoughts::Begun => self.thoughts_end(),
-            Thoughts::Open => self.maybe_thoughts(),
-            Thoughts::Ended => String::new(),
+        let before = match reasoning {
+            ReasoningState::Open => self.reasoning_end(),
+            ReasoningState::NotStarted => self.optional_reasoning(),
+            ReasoningState::Closed => String::new(),
         };
         if row.bare {
             return format!("{before} {}", self.bare_auto());
@@ -200,12 +200,13 @@ impl Writer<'_> {
         let rest = self.literal(&open[marker.len()..]);
         let others = self.without(row.open.iter().copied().skip(1));
         let no_call = self.without(row.open.iter().copied());
-        let opens = self.format.reasoning.filter(|_| thoughts != Thoughts::Begun).map(|row| row.open.trim());
-        let not_thoughts = opens.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
+        let opens =
+            self.format.reasoning.filter(|_| reasoning != ReasoningState::Open).map(|row| row.open.trim());
+        let not_reasoning = opens.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
         let marker = self.literal(marker);
-        self.rule("BEFORE", &format!("/.*/s{others}{not_thoughts}"));
+        self.rule("BEFORE", &format!("/.*/s{others}{not_reasoning}"));
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
-        self.rule("REST", &format!("/.*/s{no_call}{not_thoughts}"));
+        self.rule("REST", &format!("/.*/s{no_call}{not_reasoning}"));
         let more = if once { "" } else { "(\"\\n\"? blocks)?" };
         format!("{before} (before {rest} body {more} | REST)?")
     }
@@ -221,13 +222,13 @@ impl Writer<'_> {
 
     /// Rule for a free choice where a control token opens calls. Two texts are never adjacent, because a
     /// marker could be split between them.
-    fn control_auto(&mut self, thoughts: Thoughts) -> String {
+    fn control_auto(&mut self, reasoning: ReasoningState) -> String {
         let row = self.format.calls;
         let none = self.without(row.open.iter().copied());
         self.rule("WORDS", &format!("{}{none}", TEXT.1));
         let mut between: Vec<String> = row.noise.iter().map(|text| self.literal(text)).collect();
-        let may_think = self.format.reasoning.filter(|_| thoughts != Thoughts::Ended);
-        between.extend(may_think.map(|_| self.thoughts()));
+        let may_think = self.format.reasoning.filter(|_| reasoning != ReasoningState::Closed);
+        between.extend(may_think.map(|_| self.reasoning()));
         if between.is_empty() {
             return "WORDS? blocks?".into();
         }
@@ -242,14 +243,14 @@ impl Writer<'_> {
     }
 
     /// Optional reasoning; empty for formats without reasoning.
-    fn maybe_thoughts(&mut self) -> String {
-        self.format.reasoning.map(|_| format!("({})?", self.thoughts())).unwrap_or_default()
+    fn optional_reasoning(&mut self) -> String {
+        self.format.reasoning.map(|_| format!("({})?", self.reasoning())).unwrap_or_default()
     }
 
     /// Reasoning, including its opening marker.
-    fn thoughts(&mut self) -> String {
+    fn reasoning(&mut self) -> String {
         let open = self.format.reasoning.map_or("", |row| row.open.trim());
-        let end = self.thoughts_end();
+        let end = self.reasoning_end();
         if self.begins_with_control(open) {
             return format!("{} {end}", self.literal(open));
         }
@@ -258,7 +259,7 @@ impl Writer<'_> {
         format!("{} {end}", self.shared(("THOUGHTS", &open)))
     }
 
-    fn thoughts_end(&mut self) -> String {
+    fn reasoning_end(&mut self) -> String {
         let close = self.format.reasoning.map_or("", |row| row.close.trim());
         if close.is_empty() { String::new() } else { self.until(close) }
     }

@@ -124,13 +124,13 @@ pub(super) enum Ids {
 
 /// State of the reasoning at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoughts {
+pub(crate) enum ReasoningState {
     /// Not started: the model may reason first.
-    Open,
+    NotStarted,
     /// Open: the prompt ends within reasoning.
-    Begun,
+    Open,
     /// Closed: reasoning is over or disabled.
-    Ended,
+    Closed,
 }
 
 impl ChatFormat {
@@ -168,21 +168,23 @@ impl ChatFormat {
 
     /// Whether a prompt with this end has opened the reasoning.
     pub fn begins_reasoning(&self, prompt: &str) -> bool {
-        self.thoughts_behind(prompt) == Thoughts::Begun
+        self.reasoning_after(prompt) == ReasoningState::Open
     }
 
     /// State of the reasoning after a prompt with this end. With reasoning disabled, templates write the
     /// closing marker themselves.
-    pub(crate) fn thoughts_behind(&self, prompt: &str) -> Thoughts {
-        let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else { return Thoughts::Open };
+    pub(crate) fn reasoning_after(&self, prompt: &str) -> ReasoningState {
+        let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else {
+            return ReasoningState::NotStarted;
+        };
         // A close marker that ends every message (`then` is set) carries no information about reasoning.
         let close = if row.then.is_empty() { row.close.trim() } else { "" };
         if prompt.ends_with(row.open.trim_end()) {
-            Thoughts::Begun
+            ReasoningState::Open
         } else if !close.is_empty() && prompt.ends_with(close) {
-            Thoughts::Ended
+            ReasoningState::Closed
         } else {
-            Thoughts::Open
+            ReasoningState::NotStarted
         }
     }
 
