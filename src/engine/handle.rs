@@ -14,8 +14,8 @@ use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
 use super::{
-    Death, Drained, EngineConfig, EngineError, EngineState, Profile, ScoreOptions, Scores, SubmitError,
-    check_count,
+    Drained, EngineConfig, EngineError, EngineFailure, EngineState, Profile, ScoreOptions, Scores,
+    SubmitError, check_count,
 };
 use crate::ir::PAGE_TOKENS;
 use crate::kv::snapshot;
@@ -100,7 +100,7 @@ impl Handle {
         match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
-            Err(Refused::Closed(death)) => Err(death.map_or(SubmitError::Stopped, SubmitError::Dead)),
+            Err(Refused::Closed(failure)) => Err(failure.map_or(SubmitError::Stopped, SubmitError::Dead)),
         }
     }
 
@@ -264,15 +264,15 @@ impl Handle {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },
-            Refused::Closed(death) => ended(death),
+            Refused::Closed(failure) => ended(failure),
         })?;
-        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.inbox.death())))
+        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.inbox.failure())))
     }
 }
 
 /// The error of a job if the engine has ended.
-fn ended(death: Option<Death>) -> EngineError {
-    death.map_or(EngineError::Stopped, EngineError::Dead)
+fn ended(failure: Option<EngineFailure>) -> EngineError {
+    failure.map_or(EngineError::Stopped, EngineError::Dead)
 }
 
 /// Does not wait, because an async task may drop it. [`Handle::drain`] waits.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, add};
-use super::{Death, Drained, EngineConfig, EngineState, Profile, wake::WakeFlag};
+use super::{Drained, EngineConfig, EngineFailure, EngineState, Profile, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
 
 /// Work with a single reply.
@@ -41,7 +41,7 @@ pub(super) enum Refused {
         waiting: usize,
     },
     /// The engine admits nothing more: it drains, has stopped, or has failed with this error.
-    Closed(Option<Death>),
+    Closed(Option<EngineFailure>),
 }
 
 /// The engine's orders. They only move forward.
@@ -74,7 +74,7 @@ struct State {
     closed: bool,
     /// Whether the thread has ended and its model is dropped.
     gone: bool,
-    death: Option<Death>,
+    failure: Option<EngineFailure>,
     cut_off: usize,
     /// The engine's own thread and those of the mask pool.
     threads: Vec<ThreadId>,
@@ -120,8 +120,8 @@ impl Inbox {
     /// Changes the state and wakes the engine. Refused once the engine admits nothing more.
     fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Refused>) -> Result<(), Refused> {
         let mut state = self.lock();
-        if state.closed || state.death.is_some() || state.order != Order::Work {
-            return Err(Refused::Closed(state.death.clone()));
+        if state.closed || state.failure.is_some() || state.order != Order::Work {
+            return Err(Refused::Closed(state.failure.clone()));
         }
         change(&mut state)?;
         drop(state);
@@ -199,19 +199,19 @@ impl Inbox {
     }
 
     /// Marks the engine as failed: it admits nothing more. Returns the first cause.
-    pub(super) fn die(&self, death: Death) -> Death {
-        self.lock().death.get_or_insert(death).clone()
+    pub(super) fn fail(&self, failure: EngineFailure) -> EngineFailure {
+        self.lock().failure.get_or_insert(failure).clone()
     }
 
     /// The cause of the engine's failure, if it has failed.
-    pub(super) fn death(&self) -> Option<Death> {
-        self.lock().death.clone()
+    pub(super) fn failure(&self) -> Option<EngineFailure> {
+        self.lock().failure.clone()
     }
 
     pub(super) fn engine_state(&self) -> EngineState {
         let state = self.lock();
-        match (&state.death, state.order) {
-            (Some(death), _) => EngineState::Dead(death.clone()),
+        match (&state.failure, state.order) {
+            (Some(failure), _) => EngineState::Dead(failure.clone()),
             (None, Order::Stop) => EngineState::Stopped,
             _ if state.closed => EngineState::Stopped,
             (None, Order::Work) => EngineState::Running,

@@ -94,7 +94,7 @@ pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
 pub use generation::{Canceller, Events, Generation, Received};
 pub use handle::Handle;
-pub use life::{Death, Drained, EngineState};
+pub use life::{Drained, EngineFailure, EngineState};
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};

@@ -25,7 +25,7 @@ use super::sequence::Sequence;
 use super::settle::{End, settle, take_out};
 use super::stats::{Counters, add, set};
 use super::table::{SequenceTable, SlotId};
-use super::{Death, EngineConfig, EngineError};
+use super::{EngineConfig, EngineError, EngineFailure};
 use crate::{
     kind::ErrorKind,
     kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
@@ -104,7 +104,7 @@ impl<D: Decoder> Worker<D> {
             }
             let worked = self.turn();
             let drained = !worked && order != Order::Work && self.table.iter().next().is_none();
-            if drained || self.inbox.death().is_some() {
+            if drained || self.inbox.failure().is_some() {
                 return;
             }
             if !worked {
@@ -255,7 +255,7 @@ impl<D: Decoder> Worker<D> {
                 Err(failure) => self.fail_scheduled(failure),
             }
             self.plan.scheduled.clear();
-            if self.inbox.death().is_some() {
+            if self.inbox.failure().is_some() {
                 return;
             }
         }
@@ -311,7 +311,7 @@ impl<D: Decoder> Worker<D> {
     fn fatal(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Step(error) if error.kind() == ErrorKind::DeviceLost => {
-                Failure::Dead(self.inbox.die(Death::DeviceLost(error)))
+                Failure::Dead(self.inbox.fail(EngineFailure::DeviceLost(error)))
             }
             other => other,
         }
@@ -349,13 +349,13 @@ impl<D: Decoder> Worker<D> {
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.inbox.die(Death::Panicked);
+            self.inbox.fail(EngineFailure::Panicked);
         }
         let (unserved, _jobs) = self.inbox.close();
         self.counters.close();
-        let Some(death) = self.inbox.death() else { return };
+        let Some(failure) = self.inbox.failure() else { return };
         for sequence in std::mem::take(&mut self.table).into_sequences().chain(unserved) {
-            sequence.tell(Err(Failure::Dead(death.clone())));
+            sequence.tell(Err(Failure::Dead(failure.clone())));
         }
     }
 }

@@ -34,13 +34,16 @@ fn a_lost_device_ends_the_engine_and_every_request_within_the_step() {
     for generation in crowd {
         let (found, end) = read(generation);
         let error = end.unwrap_err();
-        assert!(found.is_empty() && matches!(error, GenerationError::Dead(Death::DeviceLost(_))), "{error}");
+        assert!(
+            found.is_empty() && matches!(error, GenerationError::Dead(EngineFailure::DeviceLost(_))),
+            "{error}"
+        );
         assert_eq!(error.kind(), ErrorKind::DeviceLost);
         assert!(error.to_string().contains("IT_FELL_OFF") && causes(&error) > 0, "{error}");
     }
-    let EngineState::Dead(death) = handle.state() else { panic!("{:?}", handle.state()) };
+    let EngineState::Dead(failure) = handle.state() else { panic!("{:?}", handle.state()) };
     let refused = handle.submit(request(1, 5, 5)).unwrap_err();
-    assert_eq!((refused.kind(), &refused), (ErrorKind::DeviceLost, &SubmitError::Dead(death)));
+    assert_eq!((refused.kind(), &refused), (ErrorKind::DeviceLost, &SubmitError::Dead(failure)));
     assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(_))));
     // At most one more step: the sequences of a failed step run alone, but none after the first.
     assert!(probe.steps.load(Ordering::SeqCst) <= 1, "a lost device was given more work");
@@ -54,8 +57,8 @@ fn a_panic_of_the_engines_thread_shows_in_its_state() {
     let (handle, probe) = spawned(EngineConfig::default());
     probe.breaks_down.store(true, Ordering::SeqCst);
     let saved = handle.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"));
-    assert!(matches!(saved, Err(EngineError::Dead(Death::Panicked))), "{saved:?}");
-    assert_eq!(handle.state(), EngineState::Dead(Death::Panicked));
+    assert!(matches!(saved, Err(EngineError::Dead(EngineFailure::Panicked))), "{saved:?}");
+    assert_eq!(handle.state(), EngineState::Dead(EngineFailure::Panicked));
     assert_eq!(handle.submit(request(1, 5, 5)).unwrap_err().kind(), ErrorKind::Stopped);
     assert_eq!(handle.drain(Instant::now()).cut_off, 0, "there is nothing to wait for");
 }
