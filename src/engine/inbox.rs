@@ -53,7 +53,7 @@ pub(super) enum Order {
     /// Admit no more, and stop after the last request.
     Drain,
     /// Cancel all requests, then stop.
-    CutOff,
+    Abort,
     /// Stop at once.
     Stop,
 }
@@ -75,7 +75,7 @@ struct State {
     /// Whether the thread has ended and its model is dropped.
     gone: bool,
     failure: Option<EngineFailure>,
-    cut_off: usize,
+    aborted: usize,
     /// The engine's own thread and those of the mask pool.
     threads: Vec<ThreadId>,
 }
@@ -176,15 +176,15 @@ impl Inbox {
     /// thread has ended.
     pub(super) fn drain(&self, until: Instant) -> Drained {
         if self.is_own_thread() {
-            self.order(Order::CutOff);
+            self.order(Order::Abort);
             return Drained::default();
         }
         self.order(Order::Drain);
         let left = until.saturating_duration_since(Instant::now());
         if !self.wait_until_gone(left).gone {
-            self.order(Order::CutOff);
+            self.order(Order::Abort);
         }
-        Drained { cut_off: self.wait_until_gone(Duration::MAX).cut_off }
+        Drained { aborted: self.wait_until_gone(Duration::MAX).aborted }
     }
 
     fn wait_until_gone(&self, most: Duration) -> MutexGuard<'_, State> {
@@ -215,16 +215,16 @@ impl Inbox {
             (None, Order::Stop) => EngineState::Stopped,
             _ if state.closed => EngineState::Stopped,
             (None, Order::Work) => EngineState::Running,
-            (None, Order::Drain | Order::CutOff) => EngineState::Draining,
+            (None, Order::Drain | Order::Abort) => EngineState::Draining,
         }
     }
 
     /// Drops the waiting jobs, which notifies their callers, and adds them and `sequences` to the count of
     /// cancelled work.
-    pub(super) fn cut_off(&self, sequences: usize) {
+    pub(super) fn abort(&self, sequences: usize) {
         let mut state = self.lock();
         let jobs = std::mem::take(&mut state.jobs);
-        state.cut_off += sequences + jobs.len();
+        state.aborted += sequences + jobs.len();
         // Snapshots may be large: they are freed after the lock is released.
         drop(state);
         drop(jobs);

@@ -55,5 +55,5 @@ impl Eq for EngineFailure {}
 #[non_exhaustive]
 pub struct Drained {
     /// Requests and jobs that had not ended in time and were cancelled.
-    pub cut_off: usize,
+    pub aborted: usize,
 }

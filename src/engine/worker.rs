@@ -99,7 +99,7 @@ impl<D: Decoder> Worker<D> {
             self.admit(arrivals);
             match order {
                 Order::Work | Order::Drain => {}
-                Order::CutOff => self.cut_off(),
+                Order::Abort => self.abort(),
                 Order::Stop => return,
             }
             let worked = self.turn();
@@ -151,9 +151,9 @@ impl<D: Decoder> Worker<D> {
     }
 
     /// Cancels everything. Answers keep their text so far; the callers of jobs get [`EngineError::Stopped`].
-    fn cut_off(&mut self) {
+    fn abort(&mut self) {
         let slots: Vec<SlotId> = self.table.iter().map(|(slot, _)| slot).collect();
-        self.inbox.cut_off(slots.len());
+        self.inbox.abort(slots.len());
         for slot in slots {
             let job = self.table.get(slot).is_some_and(Sequence::is_job);
             self.end(slot, if job { Err(Failure::Stopped) } else { Ok(FinishReason::Cancelled) });

@@ -60,7 +60,7 @@ fn a_panic_of_the_engines_thread_shows_in_its_state() {
     assert!(matches!(saved, Err(EngineError::Dead(EngineFailure::Panicked))), "{saved:?}");
     assert_eq!(handle.state(), EngineState::Dead(EngineFailure::Panicked));
     assert_eq!(handle.submit(request(1, 5, 5)).unwrap_err().kind(), ErrorKind::Stopped);
-    assert_eq!(handle.drain(Instant::now()).cut_off, 0, "there is nothing to wait for");
+    assert_eq!(handle.drain(Instant::now()).aborted, 0, "there is nothing to wait for");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_drain_lets_all_end_that_ends_in_time() {
     let (handle, probe) = spawned(EngineConfig { sequences_max: 2, ..EngineConfig::default() });
     let crowd: Vec<_> = (0..6).map(|seed| handle.submit(request(seed, 20, 30)).unwrap()).collect();
     let drained = handle.drain(Instant::now() + PATIENCE);
-    assert_eq!((drained.cut_off, handle.state()), (0, EngineState::Stopped));
+    assert_eq!((drained.aborted, handle.state()), (0, EngineState::Stopped));
     assert!(probe.dropped.load(Ordering::SeqCst), "the memory is given back");
     for (seed, generation) in (0..).zip(crowd) {
         assert_eq!(read(generation).0, expected(&request(seed, 20, 30)));
@@ -95,7 +95,7 @@ fn a_drain_cuts_off_what_does_not() {
     let (found, end) = read(asleep);
     assert_eq!((found.len(), end.unwrap().0), (5, FinishReason::Cancelled), "it keeps what it has");
     let waited = read(waiting).1.unwrap().0;
-    assert_eq!(drained.cut_off, 1 + usize::from(waited == FinishReason::Cancelled));
+    assert_eq!(drained.aborted, 1 + usize::from(waited == FinishReason::Cancelled));
     assert_eq!(handle.stats().failed, 0);
 }
 
