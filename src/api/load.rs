@@ -15,7 +15,7 @@ use crate::ir::{PAGE_TOKENS, Precision, StepLimits};
 use crate::model::{
     Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig, OwnModel,
 };
-use crate::{Result, room};
+use crate::{Result, headroom};
 
 /// Least capacity of a step for rows with logits: scores read up to this many at once.
 const STEP_OUTPUTS_MIN: usize = 64;
@@ -103,7 +103,7 @@ impl EngineBuilder {
         let template = self.chat_template.as_deref();
         // Reading a vocabulary on one thread can take as long as loading a small model's weights on all.
         let (texts, model) = thread::scope(|scope| {
-            let reader = room::spawn_scoped(scope, || Texts::read(file, template));
+            let reader = headroom::spawn_scoped(scope, || Texts::read(file, template));
             let model = Model::load(file, &config, backend, &options, progress);
             let texts = match reader {
                 Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),

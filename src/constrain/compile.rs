@@ -10,7 +10,7 @@ use llguidance::{Logger, Matcher, ParserFactory};
 use super::bounds::SCHEMA;
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
 use super::grammar::Source;
-use crate::room;
+use crate::headroom;
 
 /// Stack size of the compiler thread in bytes. Only touched pages become resident.
 const STACK_BYTES: usize = 64 << 20;
@@ -59,7 +59,7 @@ pub(super) fn compile(
 ) -> Result<Compiled, ConstraintError> {
     let factory = Arc::clone(factory);
     let compiler =
-        room::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, source));
+        headroom::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, source));
     let compiler = compiler.map_err(|error: io::Error| ConstraintError::Thread(error.to_string()))?;
     compiler.join().unwrap_or(Err(ConstraintError::Internal("the compiler panicked")))
 }

@@ -21,7 +21,7 @@ use crate::ir::PAGE_TOKENS;
 use crate::kv::snapshot;
 use crate::model::Decoder;
 use crate::token::TokenId;
-use crate::{file, room};
+use crate::{file, headroom};
 
 /// Most logits that one call of a `score` method returns: 512 MiB of them.
 const SCORES_MAX: usize = 1 << 26;
@@ -76,7 +76,7 @@ impl Handle {
         let mut worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
         let cache_events = (config.cache_events > 0).then(|| worker.announce(config.cache_events));
         let leaving = Leaving(Arc::clone(&inbox));
-        room::spawn("ottava-engine".into(), move || {
+        headroom::spawn("ottava-engine".into(), move || {
             let leaving = leaving;
             leaving.0.enter();
             worker.run();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use crate::room;
+use crate::headroom;
 
 /// Longest time that a mask may take for one choice, from its start on a thread.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
@@ -126,7 +126,7 @@ impl Queue {
         let wanted = state.idle < state.now.len() + state.later.len();
         if wanted && !state.closed && state.threads < state.threads_max() {
             let queue = Arc::clone(self);
-            let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
+            let started = headroom::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
                 (queue.enter)();
                 queue.serve();
             });

@@ -64,7 +64,7 @@ use super::error::TextError;
 use super::parts::key;
 use super::vocab::Vocab;
 use crate::checkpoint::{Checkpoint, Metadata, TextSource, shown_line};
-use crate::room;
+use crate::headroom;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, ErrorKind};
@@ -343,7 +343,7 @@ fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
 
 /// Runs work on a thread with a deep stack. A panic becomes an error.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
-    if !room::has(STACK_BYTES + room::SMALL_BYTES) {
+    if !headroom::has(STACK_BYTES + headroom::SMALL_BYTES) {
         return Err(TextError::TemplateMemory { bytes: STACK_BYTES });
     }
     std::thread::scope(|scope| {

@@ -121,7 +121,7 @@ impl Cpu {
     /// The machine's memory, on Linux: in all, and what can be had before it swaps. A container's own limit is not
     /// looked at.
     pub fn memory() -> Option<DeviceMemory> {
-        let (bytes, free_bytes) = crate::room::machine()?;
+        let (bytes, free_bytes) = crate::headroom::machine()?;
         Some(DeviceMemory { bytes, free_bytes })
     }
 

@@ -9,7 +9,7 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure, read_error};
 use crate::checkpoint::tensor::tensor_bytes;
 use crate::checkpoint::{Fault, OpenOptions, TensorInfo, TensorType, WeightsError};
-use crate::room::json;
+use crate::headroom::json;
 
 /// Maximum header length, a limit of the format.
 const HEADER_BYTES_MAX: u64 = 100_000_000;

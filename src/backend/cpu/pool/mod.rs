@@ -32,7 +32,7 @@ use stalls::{Mode, Stalls};
 use worker::Worker;
 
 use crate::backend::BackendError;
-use crate::room;
+use crate::headroom;
 
 /// Spins before a waiting thread starts to yield: some microseconds, about the gap between two operations of
 /// a step.
@@ -124,7 +124,7 @@ impl Pool {
     fn start(&mut self, index: usize) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let work = move || Worker::new(&shared, index).work();
-        let worker = room::spawn(format!("ottava-cpu-{}", index + 1), work)?;
+        let worker = headroom::spawn(format!("ottava-cpu-{}", index + 1), work)?;
         self.handles.push(worker.thread().clone());
         self.workers.push(worker);
         // A starting thread allocates; a running one does not. Starting one at a time leaves each the memory
