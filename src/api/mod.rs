@@ -23,9 +23,9 @@ mod builder;
 #[cfg(feature = "text")]
 mod chat;
 mod device;
-mod keep;
 mod load;
 mod request;
+mod sidecar;
 mod texts;
 
 use std::path::{Path, PathBuf};

@@ -6,13 +6,13 @@ use crate::quant::QuantFormat;
 
 /// Location of the sidecar.
 #[derive(Clone, Debug)]
-pub(super) enum Keep {
-    Nowhere,
-    BesideTheModel,
-    In(PathBuf),
+pub(super) enum SidecarLocation {
+    None,
+    NextToModel,
+    Folder(PathBuf),
 }
 
-impl Keep {
+impl SidecarLocation {
     /// The sidecar's path: the model's file name, the quantisation if any, and `packed`.
     pub(super) fn path(&self, model: &Path, quantise: Option<QuantFormat>) -> Option<PathBuf> {
         let mut name = model.file_name()?.to_owned();
@@ -21,9 +21,9 @@ impl Keep {
         }
         name.push(".packed");
         match self {
-            Keep::Nowhere => None,
-            Keep::BesideTheModel => Some(model.with_file_name(name)),
-            Keep::In(folder) => Some(folder.join(name)),
+            SidecarLocation::None => None,
+            SidecarLocation::NextToModel => Some(model.with_file_name(name)),
+            SidecarLocation::Folder(folder) => Some(folder.join(name)),
         }
     }
 }
