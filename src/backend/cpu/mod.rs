@@ -226,12 +226,12 @@ impl Backend for Cpu {
 }
 
 impl PackedFiles<Matrix> for Cpu {
-    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
-        let matrices = sidecar::restore(sidecar, self.isa.order(), &self.pool)?;
+    fn load(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
+        let matrices = sidecar::load(sidecar, self.isa.order(), &self.pool)?;
         Ok(matrices.into_iter().map(|matrix| matrix.for_compute(self.compute)).collect())
     }
 
-    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
-        sidecar::keep(sidecar, self.isa.order(), matrices, &self.pool)
+    fn store(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
+        sidecar::store(sidecar, self.isa.order(), matrices, &self.pool)
     }
 }

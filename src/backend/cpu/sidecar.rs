@@ -44,7 +44,7 @@ const READ_BYTES: usize = 128 << 10;
 const DATA_ALIGN: usize = 1 << 16;
 
 /// Reads the matrices from the sidecar's file.
-pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+pub(crate) fn load(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
     let mut part = match sidecar.map {
@@ -66,7 +66,7 @@ pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Resul
 }
 
 /// Writes the sidecar's file; on an error the previous file is unchanged.
-pub(crate) fn keep(
+pub(crate) fn store(
     sidecar: &Sidecar<'_>,
     order: Order,
     matrices: &[Matrix],
