@@ -31,7 +31,7 @@ pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};
 pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
-use memory::{Shelf, cache};
+use memory::{WeightArena, cache};
 use ops::rows;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
@@ -88,7 +88,7 @@ pub struct Cpu {
     /// Bytes of a core's L1 data cache.
     cache: usize,
     /// Memory for weights.
-    shelf: Shelf,
+    weights: WeightArena,
 }
 
 impl Cpu {
@@ -114,7 +114,7 @@ impl Cpu {
             compute: options.compute,
             hint: options.prefetch.unwrap_or_else(PrefetchHint::detect),
             cache: cache::first_level_bytes(),
-            shelf: Shelf::default(),
+            weights: WeightArena::default(),
         })
     }
 
@@ -200,7 +200,7 @@ impl Backend for Cpu {
     }
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
-        let packed = Matrix::pack(matrix, self.isa.order(), &self.pool, &self.shelf)?;
+        let packed = Matrix::pack(matrix, self.isa.order(), &self.pool, &self.weights)?;
         Ok(packed.for_compute(self.compute))
     }
 

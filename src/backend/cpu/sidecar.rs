@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::cpu::isa::Order;
-use crate::backend::cpu::memory::Part;
+use crate::backend::cpu::memory::WeightSlice;
 use crate::backend::cpu::pack::{Layout, Matrix, packed_bytes};
 use crate::backend::cpu::pool::Pool;
 use crate::backend::{NoSidecar, Sidecar};
@@ -47,13 +47,13 @@ const DATA_ALIGN: usize = 1 << 16;
 pub(crate) fn load(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
-    let mut part = match sidecar.map {
+    let mut slice = match sidecar.map {
         true => expected.map(&file)?,
         false => expected.read(&file, &checksums, pool)?,
     };
     let mut matrices = Vec::with_capacity(expected.places.len());
     for place in &expected.places {
-        let data = part.split(place.bytes).ok_or(LENGTH)?;
+        let data = slice.split(place.bytes).ok_or(LENGTH)?;
         matrices.push(Matrix::packed(data, place.shape, place.layout, order));
     }
     if sidecar.map {
@@ -159,18 +159,19 @@ impl Contents {
     }
 
     /// Maps all data without verification.
-    fn map(&self, file: &ReadAt) -> Result<Part, NoSidecar> {
-        let mut part = Part::of_file(file.file()).map_err(io_error("map"))?;
+    fn map(&self, file: &ReadAt) -> Result<WeightSlice, NoSidecar> {
+        let mut slice = WeightSlice::of_file(file.file()).map_err(io_error("map"))?;
         // Skips the part before the data; the file may have shrunk since it was opened.
-        part.split(self.data_at).ok_or(LENGTH)?;
-        Ok(part)
+        slice.split(self.data_at).ok_or(LENGTH)?;
+        Ok(slice)
     }
 
     /// Reads all data into the process's own memory on all threads and verifies it there.
-    fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<Part, NoSidecar> {
+    fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<WeightSlice, NoSidecar> {
         let bytes = self.file_bytes - self.data_at;
-        let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
-        let (mut blocks, mut rest, mut offset) = (Vec::new(), part.as_mut_slice(), self.data_at);
+        let mut slice =
+            WeightSlice::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
+        let (mut blocks, mut rest, mut offset) = (Vec::new(), slice.as_mut_slice(), self.data_at);
         for place in &self.places {
             let (own, others) = rest.split_at_mut_checked(place.bytes).ok_or(LENGTH)?;
             for block in own.chunks_mut(BLOCK_BYTES) {
@@ -185,7 +186,7 @@ impl Contents {
         // SAFETY: any thread may do any chunk below the number of blocks.
         unsafe { pool.run(read_block, &job, blocks.len()) };
         match job.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            None => Ok(part),
+            None => Ok(slice),
             Some((_, why)) => Err(why),
         }
     }
