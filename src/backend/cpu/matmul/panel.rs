@@ -24,7 +24,7 @@ use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, NonTemporal, Off, Pr
 use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
 use crate::backend::cpu::tuning::PrefetchHint;
 use crate::ir::Activation;
-use prefetch::Requests;
+use prefetch::Prefetcher;
 
 /// With fewer tokens the first block prefetches all weights (if it has more than one token), and panels are
 /// not cut into stretches.
@@ -322,12 +322,12 @@ impl<W: Format> Panels<'_, W> {
             activations.skip(from * M);
             // A single token prefetches inside `Format::group`. Where tiles run one by one, the first has
             // prefetched for both.
-            let mut requests = match tile {
+            let mut prefetcher = match tile {
                 0 if M > 1 => {
                     let sharing = in_blocks::<L>(args.tokens);
-                    Requests::of(args, group_bytes, [whole, self.next], [start, M, sharing], stretch)
+                    Prefetcher::of(args, group_bytes, [whole, self.next], [start, M, sharing], stretch)
                 }
-                _ => Requests::none(),
+                _ => Prefetcher::none(),
             };
             // From group `last` on, what is prefetched belongs to the next panel. Two loops instead of a test
             // per group: a single token has so few instructions per group that a test would show.
@@ -340,7 +340,7 @@ impl<W: Format> Panels<'_, W> {
                 (last..to, self.next.wrapping_add(beyond * group_bytes)),
             ] {
                 for _ in groups {
-                    requests.ask(later, group_bytes);
+                    prefetcher.issue(later, group_bytes);
                     W::group::<L, P, T, M>(weights, later, tile, &activations, &mut sums);
                     weights = weights.add(group_bytes);
                     later = later.wrapping_add(group_bytes);

@@ -1,10 +1,10 @@
-//! What a block of tokens prefetches while it multiplies.
+//! Prefetches of a block of tokens while it multiplies.
 
 use super::{FEW, PanelArgs, SEVERAL, Stretch};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Prefetch};
 
 /// Cache lines that a block prefetches, some with each group.
-pub(super) struct Requests {
+pub(super) struct Prefetcher {
     line: *const u8,
     left: usize,
     /// Lines per group.
@@ -17,7 +17,7 @@ pub(super) struct Requests {
     near: bool,
 }
 
-impl Requests {
+impl Prefetcher {
     /// The prefetches of a block of `len` > 1 tokens that starts at token `start`, while it multiplies a
     /// stretch of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
     /// it. `sharing` is the number of tokens in blocks of more than one token.
@@ -32,37 +32,37 @@ impl Requests {
         [whole, next]: [*const u8; 2],
         [start, len, sharing]: [usize; 3],
         Stretch { from, to, length }: Stretch,
-    ) -> Requests {
+    ) -> Prefetcher {
         let near = args.tokens <= SEVERAL;
-        let mut requests = Requests { line: next, left: 0, share: 0, own: false, near };
+        let mut prefetcher = Prefetcher { line: next, left: 0, share: 0, own: false, near };
         if args.tokens >= FEW {
             let mut groups = length;
             if to < args.groups {
-                requests.line = whole.wrapping_add(to * group_bytes);
+                prefetcher.line = whole.wrapping_add(to * group_bytes);
                 groups = groups.min(args.groups - to);
             }
             let lines = groups * group_bytes / LINE;
             let [first, end] = [start, start + len].map(|token| lines * token / sharing);
-            requests.line = requests.line.wrapping_add(first * LINE);
-            requests.left = end - first;
+            prefetcher.line = prefetcher.line.wrapping_add(first * LINE);
+            prefetcher.left = end - first;
             // The last stretch may be shorter than the one that it prefetches.
-            requests.share = requests.left.div_ceil(to - from);
+            prefetcher.share = prefetcher.left.div_ceil(to - from);
         } else if start == 0 {
-            requests.own = true;
+            prefetcher.own = true;
         }
-        requests
+        prefetcher
     }
 
     /// No prefetches.
     #[inline(always)]
-    pub(super) fn none() -> Requests {
-        Requests { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
+    pub(super) fn none() -> Prefetcher {
+        Prefetcher { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
     }
 
     /// Prefetches one group's lines. `later` is the group [`Format::AHEAD`](super::Format::AHEAD) bytes on,
     /// of `group_bytes`; a constant there unrolls the loop.
     #[inline(always)]
-    pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
+    pub(super) fn issue(&mut self, later: *const u8, group_bytes: usize) {
         if self.own {
             lines(later, group_bytes / LINE).for_each(IntoL1::line);
         } else if self.near {
@@ -97,17 +97,17 @@ mod tests {
     const WHOLE: *const u8 = without_provenance(1 << 30);
     const NEXT: *const u8 = without_provenance(1 << 40);
 
-    /// What the blocks of a stretch ask for, those of `block` tokens and one of the rest, if that is of several, too.
-    fn requests(
+    /// Prefetchers of a stretch: one per block of `block` tokens, and one of the rest if that has several.
+    fn prefetchers(
         args: &PanelArgs,
         group_bytes: usize,
         block: usize,
         stretch: Stretch,
-    ) -> impl Iterator<Item = Requests> {
+    ) -> impl Iterator<Item = Prefetcher> {
         let sharing = args.tokens - usize::from(args.tokens % block == 1);
         (0..sharing).step_by(block).map(move |start| {
             let block = [start, block.min(sharing - start), sharing];
-            Requests::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
+            Prefetcher::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
         })
     }
 
@@ -126,7 +126,7 @@ mod tests {
                         let first = start.addr() / LINE;
                         let expected = first..first + groups * group_bytes / LINE;
                         for block in [6, 4] {
-                            let blocks = requests(&args, group_bytes, block, stretch);
+                            let blocks = prefetchers(&args, group_bytes, block, stretch);
                             let groups = blocks
                                 .flat_map(|mut block| (from..stretch.to).flat_map(move |_| block.take()));
                             let found = groups.map(|line| line.addr() / LINE);
@@ -145,10 +145,11 @@ mod tests {
             let args = PanelArgs::of_shape(tokens, 64, 9 * LINE);
             let stretch = args.stretch_from(0);
             assert_eq!(stretch.to, 64);
-            let own = |block| requests(&args, 9 * LINE, block, stretch).map(|requests| requests.own);
+            let own = |block| prefetchers(&args, 9 * LINE, block, stretch).map(|prefetcher| prefetcher.own);
             assert!(own(4).enumerate().all(|(block, own)| own == (block == 0)));
             assert!(
-                requests(&args, 9 * LINE, 4, stretch).all(|mut requests| requests.take().next().is_none())
+                prefetchers(&args, 9 * LINE, 4, stretch)
+                    .all(|mut prefetcher| prefetcher.take().next().is_none())
             );
         }
     }
