@@ -10,7 +10,7 @@
 //! row goes through the same operations in the same order, independent of other rows and threads. `tile` has
 //! the walk over splits, `split` the arithmetic.
 
-mod ahead;
+mod prefetch;
 mod split;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@
 
 use half::f16;
 
-use super::ahead::{Blocks, ask_for, ask_for_each};
+use super::prefetch::{Blocks, prefetch_each, prefetch_line};
 use super::tile::{Next, State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
@@ -127,7 +127,7 @@ impl Tile<'_> {
             match shape.dtype {
                 KvDtype::F16 => {
                     for d in 0..dim {
-                        ask_for_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS * 2);
+                        prefetch_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS * 2);
                         for p in 0..P {
                             let k = L::load_f16(blocks[p].cast::<f16>().add(d * PAGE_TOKENS));
                             for r in 0..R {
@@ -141,7 +141,7 @@ impl Tile<'_> {
                         let first = group * KV_SCALE_GROUP;
                         let mut sums = [[L::splat(0.0); P]; R];
                         for d in first..(first + KV_SCALE_GROUP).min(dim) {
-                            ask_for_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS);
+                            prefetch_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS);
                             for p in 0..P {
                                 let k = L::load_i8(blocks[p].cast::<i8>().add(d * PAGE_TOKENS));
                                 for r in 0..R {
@@ -309,7 +309,7 @@ unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
         if seen.by_all(page) == WHOLE {
             for key in 0..PAGE_TOKENS {
                 for line in 0..(C / 2).max(1) {
-                    ask_for::<R>(values.next.wrapping_add(key * values.key + 64 * line));
+                    prefetch_line::<R>(values.next.wrapping_add(key * values.key + 64 * line));
                 }
                 add_key::<L, R, C, INT8>(sums, [true; R], weights, key, values.first.add(key * values.key));
             }

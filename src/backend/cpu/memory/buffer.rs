@@ -25,7 +25,7 @@ impl Buffer {
     /// `bytes` zeros that will all be used, in huge pages if available.
     pub(crate) fn zeroed(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let buffer = Buffer::aligned(bytes, what)?;
-        buffer.ask_for_huge_pages();
+        buffer.advise_huge_pages();
         Ok(buffer)
     }
 
@@ -39,7 +39,7 @@ impl Buffer {
     }
 
     /// Requests huge pages for pages not touched yet.
-    pub(crate) fn ask_for_huge_pages(&self) {
+    pub(crate) fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if self.bytes >= HUGE {
             // Advice only: on a kernel without huge pages it fails, which is harmless.

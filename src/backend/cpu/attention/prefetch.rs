@@ -15,7 +15,7 @@ impl Next<'_> {
     /// themselves, those again: they are in the cache.
     #[inline(always)]
     pub(super) fn blocks<const R: usize>(self, tile: &Tile<'_>, row: usize, mut blocks: Blocks) -> Blocks {
-        if asks::<R>() && row + R == tile.rows {
+        if prefetches::<R>() && row + R == tile.rows {
             let visible = self.pages.iter().filter(|page| tile.visible(row, page.start) != 0);
             for (block, page) in blocks.iter_mut().zip(visible) {
                 *block = tile.layer.block(page.page, self.kv_head);
@@ -26,14 +26,14 @@ impl Next<'_> {
 }
 
 /// Whether blocks of `R` rows prefetch. Many rows compute for long, and find pages in the cache.
-const fn asks<const R: usize>() -> bool {
+const fn prefetches<const R: usize>() -> bool {
     R < 8
 }
 
 /// Prefetches a line, if one begins at `address`.
 #[inline(always)]
-pub(super) fn ask_for<const R: usize>(address: *const u8) {
-    if asks::<R>() && address.addr().is_multiple_of(LINE) {
+pub(super) fn prefetch_line<const R: usize>(address: *const u8) {
+    if prefetches::<R>() && address.addr().is_multiple_of(LINE) {
         IntoL1::line(address);
     }
 }
@@ -41,8 +41,8 @@ pub(super) fn ask_for<const R: usize>(address: *const u8) {
 /// Prefetches the same offset in each block, with one test for all. Parts of a block begin at multiples of a
 /// line; where they do not, the prefetch only hits the neighbouring line.
 #[inline(always)]
-pub(super) fn ask_for_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
-    if asks::<R>() && offset.is_multiple_of(LINE) {
+pub(super) fn prefetch_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
+    if prefetches::<R>() && offset.is_multiple_of(LINE) {
         for block in blocks {
             IntoL1::line(block.wrapping_add(offset));
         }
