@@ -22,7 +22,7 @@ use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInp
 use crate::quant::{Bits, Codes};
 use formats::{Dense, E2M1, E4m3, Float, Int8};
 pub(crate) use panel::PanelArgs;
-use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
+use panel::{Finish, RunPanel, activate_panel, k_block_groups, run_panel};
 
 const OP: &str = "matmul";
 
@@ -129,7 +129,7 @@ impl Call<'_> {
             groups,
             rows: matrix.rows(),
             tokens,
-            stretch: stretch(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
+            k_block_groups: k_block_groups(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
             hint: self.cpu.hint,
             activations,
             dst: dst.ptr,

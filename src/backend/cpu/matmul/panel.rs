@@ -2,8 +2,8 @@
 //! a group is multiplied, per weight format, is in `formats`; what is prefetched, in `prefetch`.
 //!
 //! ```text
-//! for stretch of K (fits L1)          // more than one only with 8 to 16 tokens
-//!   for block of ≤ 6 tokens           // f32 sums in registers; in memory between stretches
+//! for K block (fits L1)               // more than one only with 8 to 16 tokens
+//!   for block of ≤ 6 tokens           // f32 sums in registers; in memory between K blocks
 //!     for group of 32 columns         // exact i32 dot products, then scale and add
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::ir::Activation;
 use prefetch::Prefetcher;
 
 /// With fewer tokens the first block prefetches all weights (if it has more than one token), and panels are
-/// not cut into stretches.
+/// not cut into K blocks.
 const FEW: usize = 8;
 /// With more tokens panels are not cut either: the sums' way to memory and back would cost more than it
 /// gains.
@@ -68,8 +68,8 @@ pub(crate) struct PanelArgs {
     /// Rows of the matrix.
     pub(crate) rows: usize,
     pub(crate) tokens: usize,
-    /// Groups per stretch: all blocks multiply one stretch before the next begins ([`stretch`]).
-    pub(crate) stretch: usize,
+    /// Groups per K block: all blocks multiply one K block before the next begins ([`k_block_groups`]).
+    pub(crate) k_block_groups: usize,
     /// Hint of a single token's prefetches, where its loop has them.
     pub(crate) hint: PrefetchHint,
     /// `[tokens · groups]` records of the format's kind. With int8, residual codes lie behind them
@@ -102,10 +102,10 @@ impl PanelArgs {
         reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
     }
 
-    /// The stretch from group `from` on.
+    /// The K block from group `from` on.
     #[inline(always)]
-    fn stretch_from(&self, from: usize) -> Stretch {
-        Stretch { from, to: self.groups.min(from + self.stretch), length: self.stretch }
+    fn k_block_from(&self, from: usize) -> KBlock {
+        KBlock { from, to: self.groups.min(from + self.k_block_groups), length: self.k_block_groups }
     }
 
     /// Arguments of a shape for tests, without memory; one row.
@@ -118,7 +118,7 @@ impl PanelArgs {
             groups,
             rows: 1,
             tokens,
-            stretch: stretch(tokens, groups, group_bytes, 48 << 10),
+            k_block_groups: k_block_groups(tokens, groups, group_bytes, 48 << 10),
             hint: PrefetchHint::L2,
             activations: std::ptr::null(),
             dst: std::ptr::null_mut(),
@@ -134,9 +134,9 @@ impl PanelArgs {
     }
 }
 
-/// Groups of a stretch. A panel that stays in L1 (of `cache` bytes) beside what else is read is one stretch.
-/// Otherwise a stretch is at most a third of L1, so that the second block finds it there.
-pub(crate) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
+/// Groups of a K block. A panel that stays in L1 (of `cache` bytes) beside what else is read is one K block.
+/// Otherwise a K block is at most a third of L1, so that the second block finds it there.
+pub(crate) fn k_block_groups(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
     if (FEW..=SEVERAL).contains(&tokens) && groups * group_bytes > cache / 6 * 5 {
         let most = (cache / 3 / group_bytes).max(1);
         groups.div_ceil(groups.div_ceil(most))
@@ -147,10 +147,10 @@ pub(crate) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: u
 
 /// Some of a panel's groups.
 #[derive(Clone, Copy)]
-struct Stretch {
+struct KBlock {
     from: usize,
     to: usize,
-    /// Groups of every stretch but the last, which may have fewer.
+    /// Groups of every K block but the last, which may have fewer.
     length: usize,
 }
 
@@ -210,38 +210,38 @@ impl<W: Format> Panels<'_, W> {
         let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
         let kept = kept.as_mut_ptr().cast::<Sums<T>>();
         let args = self.args;
-        for from in (0..args.groups).step_by(args.stretch) {
-            let stretch = args.stretch_from(from);
+        for from in (0..args.groups).step_by(args.k_block_groups) {
+            let k_block = args.k_block_from(from);
             let mut token = start;
             while token < args.tokens {
                 let len = block_len::<L, W::Record>(args.tokens - token);
                 // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all tokens
-                // where there are several stretches. A `const` condition keeps the compiler from making blocks that an
+                // where there are several K blocks. A `const` condition keeps the compiler from making blocks that an
                 // instruction set never runs.
                 unsafe {
-                    let kept = kept.add(if args.stretch < args.groups { token - start } else { 0 });
+                    let kept = kept.add(if args.k_block_groups < args.groups { token - start } else { 0 });
                     match len {
                         6 if const { L::TOKENS == 6 } => {
-                            self.block::<L, Off, T, 6>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 6>(panel, tile, token, k_block, kept)
                         }
                         4 if const { L::TOKENS >= 4 } => {
-                            self.block::<L, Off, T, 4>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 4>(panel, tile, token, k_block, kept)
                         }
                         2 if const { L::TOKENS == 6 } => {
-                            self.block::<L, Off, T, 2>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 2>(panel, tile, token, k_block, kept)
                         }
                         _ if const { !(L::WIDE && W::PREFETCHES) } => {
-                            self.block::<L, Off, T, 1>(panel, tile, token, stretch, kept)
+                            self.block::<L, Off, T, 1>(panel, tile, token, k_block, kept)
                         }
                         _ => match args.hint {
                             PrefetchHint::L1 => {
-                                self.block::<L, IntoL1, T, 1>(panel, tile, token, stretch, kept)
+                                self.block::<L, IntoL1, T, 1>(panel, tile, token, k_block, kept)
                             }
                             PrefetchHint::L2 => {
-                                self.block::<L, IntoL2, T, 1>(panel, tile, token, stretch, kept)
+                                self.block::<L, IntoL2, T, 1>(panel, tile, token, k_block, kept)
                             }
                             PrefetchHint::NonTemporal => {
-                                self.block::<L, NonTemporal, T, 1>(panel, tile, token, stretch, kept)
+                                self.block::<L, NonTemporal, T, 1>(panel, tile, token, k_block, kept)
                             }
                         },
                     }
@@ -288,7 +288,7 @@ impl<W: Format> Panels<'_, W> {
         activations
     }
 
-    /// `M` tokens times one stretch of `T` tiles. `kept` holds their sums between stretches.
+    /// `M` tokens times one K block of `T` tiles. `kept` holds their sums between K blocks.
     // Register blocks are indexed by tile and token on purpose, as in `formats`.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
@@ -297,14 +297,14 @@ impl<W: Format> Panels<'_, W> {
         panel: usize,
         tile: usize,
         start: usize,
-        stretch: Stretch,
+        k_block: KBlock,
         kept: *mut Sums<T>,
     ) {
         let args = self.args;
-        let Stretch { from, to, .. } = stretch;
+        let KBlock { from, to, .. } = k_block;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
         // `groups · M` records from `start · groups` on, and in int8 as many behind all, with a byte each; the tokens'
-        // rows of `dst` exist, and as many sums, which the first stretch writes.
+        // rows of `dst` exist, and as many sums, which the first K block writes.
         unsafe {
             let kept_at = |t: usize, m: usize| (&raw mut (*kept.add(m))[t]).cast::<f32>();
             let mut sums = [[L::splat(0.0); M]; T];
@@ -325,7 +325,7 @@ impl<W: Format> Panels<'_, W> {
             let mut prefetcher = match tile {
                 0 if M > 1 => {
                     let sharing = in_blocks::<L>(args.tokens);
-                    Prefetcher::of(args, group_bytes, [whole, self.next], [start, M, sharing], stretch)
+                    Prefetcher::of(args, group_bytes, [whole, self.next], [start, M, sharing], k_block)
                 }
                 _ => Prefetcher::none(),
             };

@@ -1,6 +1,6 @@
 //! Prefetches of a block of tokens while it multiplies.
 
-use super::{FEW, PanelArgs, SEVERAL, Stretch};
+use super::{FEW, KBlock, PanelArgs, SEVERAL};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Prefetch};
 
 /// Cache lines that a block prefetches, some with each group.
@@ -19,11 +19,11 @@ pub(super) struct Prefetcher {
 
 impl Prefetcher {
     /// The prefetches of a block of `len` > 1 tokens that starts at token `start`, while it multiplies a
-    /// stretch of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
+    /// K block of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
     /// it. `sharing` is the number of tokens in blocks of more than one token.
     ///
-    /// With several blocks, only the first finds a stretch in memory, and memory is idle while the others
-    /// compute. So each block prefetches its share of the next stretch. With fewer than [`FEW`] tokens the
+    /// With several blocks, only the first finds a K block in memory, and memory is idle while the others
+    /// compute. So each block prefetches its share of the next K block. With fewer than [`FEW`] tokens the
     /// first block prefetches everything that it reads soon.
     #[inline(always)]
     pub(super) fn of(
@@ -31,7 +31,7 @@ impl Prefetcher {
         group_bytes: usize,
         [whole, next]: [*const u8; 2],
         [start, len, sharing]: [usize; 3],
-        Stretch { from, to, length }: Stretch,
+        KBlock { from, to, length }: KBlock,
     ) -> Prefetcher {
         let near = args.tokens <= SEVERAL;
         let mut prefetcher = Prefetcher { line: next, left: 0, share: 0, own: false, near };
@@ -45,7 +45,7 @@ impl Prefetcher {
             let [first, end] = [start, start + len].map(|token| lines * token / sharing);
             prefetcher.line = prefetcher.line.wrapping_add(first * LINE);
             prefetcher.left = end - first;
-            // The last stretch may be shorter than the one that it prefetches.
+            // The last K block may be shorter than the one that it prefetches.
             prefetcher.share = prefetcher.left.div_ceil(to - from);
         } else if start == 0 {
             prefetcher.own = true;
@@ -97,17 +97,17 @@ mod tests {
     const WHOLE: *const u8 = without_provenance(1 << 30);
     const NEXT: *const u8 = without_provenance(1 << 40);
 
-    /// Prefetchers of a stretch: one per block of `block` tokens, and one of the rest if that has several.
+    /// Prefetchers of a K block: one per block of `block` tokens, and one of the rest if that has several.
     fn prefetchers(
         args: &PanelArgs,
         group_bytes: usize,
         block: usize,
-        stretch: Stretch,
+        k_block: KBlock,
     ) -> impl Iterator<Item = Prefetcher> {
         let sharing = args.tokens - usize::from(args.tokens % block == 1);
         (0..sharing).step_by(block).map(move |start| {
             let block = [start, block.min(sharing - start), sharing];
-            Prefetcher::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
+            Prefetcher::of(args, group_bytes, [WHOLE, NEXT], block, k_block)
         })
     }
 
@@ -117,18 +117,20 @@ mod tests {
             for cols in [64, 576, 2048, 4096, 5440, 8192] {
                 for tokens in [8, 9, 10, 11, 13, 16, 17, 512] {
                     let args = PanelArgs::of_shape(tokens, cols / 32, group_bytes);
-                    for from in (0..args.groups).step_by(args.stretch) {
-                        let stretch = args.stretch_from(from);
-                        let (start, groups) = match args.groups - stretch.to {
-                            0 => (NEXT, args.stretch),
-                            left => (WHOLE.wrapping_add(stretch.to * group_bytes), left.min(args.stretch)),
+                    for from in (0..args.groups).step_by(args.k_block_groups) {
+                        let k_block = args.k_block_from(from);
+                        let (start, groups) = match args.groups - k_block.to {
+                            0 => (NEXT, args.k_block_groups),
+                            left => {
+                                (WHOLE.wrapping_add(k_block.to * group_bytes), left.min(args.k_block_groups))
+                            }
                         };
                         let first = start.addr() / LINE;
                         let expected = first..first + groups * group_bytes / LINE;
                         for block in [6, 4] {
-                            let blocks = prefetchers(&args, group_bytes, block, stretch);
+                            let blocks = prefetchers(&args, group_bytes, block, k_block);
                             let groups = blocks
-                                .flat_map(|mut block| (from..stretch.to).flat_map(move |_| block.take()));
+                                .flat_map(|mut block| (from..k_block.to).flat_map(move |_| block.take()));
                             let found = groups.map(|line| line.addr() / LINE);
                             let what = format!("{tokens} tokens by {block}, {cols} columns, from {from}");
                             assert!(found.eq(expected.clone()), "{what}");
@@ -143,12 +145,12 @@ mod tests {
     fn of_few_tokens_the_first_block_asks_for_itself() {
         for tokens in 2..FEW {
             let args = PanelArgs::of_shape(tokens, 64, 9 * LINE);
-            let stretch = args.stretch_from(0);
-            assert_eq!(stretch.to, 64);
-            let own = |block| prefetchers(&args, 9 * LINE, block, stretch).map(|prefetcher| prefetcher.own);
+            let k_block = args.k_block_from(0);
+            assert_eq!(k_block.to, 64);
+            let own = |block| prefetchers(&args, 9 * LINE, block, k_block).map(|prefetcher| prefetcher.own);
             assert!(own(4).enumerate().all(|(block, own)| own == (block == 0)));
             assert!(
-                prefetchers(&args, 9 * LINE, 4, stretch)
+                prefetchers(&args, 9 * LINE, 4, k_block)
                     .all(|mut prefetcher| prefetcher.take().next().is_none())
             );
         }
