@@ -21,7 +21,7 @@ use std::slice;
 use super::formats::{Format, Operand};
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, NonTemporal, Off, Prefetch};
-use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
+use crate::backend::cpu::pack::{PANEL, Record, block_len, in_blocks, residuals};
 use crate::backend::cpu::tuning::PrefetchHint;
 use crate::ir::Activation;
 use prefetch::Prefetcher;
@@ -72,8 +72,8 @@ pub(crate) struct PanelArgs {
     pub(crate) k_block_groups: usize,
     /// Hint of a single token's prefetches, where its loop has them.
     pub(crate) hint: PrefetchHint,
-    /// `[tokens · groups]` records of the format's kind. With int8, residual codes lie behind them
-    /// ([`behind`]).
+    /// `[tokens · groups]` records of the format's kind. With int8, residual codes follow them
+    /// ([`residuals`]).
     pub(crate) activations: *const u8,
     /// `[tokens, rows]`
     pub(crate) dst: *mut f32,
@@ -282,7 +282,7 @@ impl<W: Format> Panels<'_, W> {
     #[inline(always)]
     fn activations(&self, start: usize) -> Operand<W::Record> {
         let first = self.args.activations.cast::<W::Record>();
-        let (second, outliers) = behind(first.cast_mut(), self.args.tokens * self.args.groups);
+        let (second, outliers) = residuals(first.cast_mut(), self.args.tokens * self.args.groups);
         let mut activations = Operand { first, again: black_box(first), second, outliers };
         activations.skip(start * self.args.groups);
         activations

@@ -55,8 +55,8 @@ use crate::quant::{Bits, Codes, DenseValues, QuantMatrix, WeightMatrix, e4m3};
 pub(crate) use activations::{Pack, ROWS_PER_CHUNK, sum_of_squares};
 pub(crate) use layout::{E2M1_CODES, Layout, PANEL, QUADS, packed_bytes};
 pub(crate) use record::{
-    Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, behind, block_len, groups,
-    in_blocks,
+    Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, block_len, groups, in_blocks,
+    residuals,
 };
 
 /// Bytes per chunk: a huge page, so that threads share few of them.
