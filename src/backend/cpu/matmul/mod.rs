@@ -170,7 +170,7 @@ impl Call<'_> {
         // do not overlap each other or the source, and a panel's columns belong to one chunk.
         unsafe {
             if pack_chunks == 1 {
-                self.cpu.pool.run_behind(prepare, run_panels, &list, chunks);
+                self.cpu.pool.run_after(prepare, run_panels, &list, chunks);
             } else {
                 prepare();
                 self.cpu.pool.run(run_panels, &list, chunks);

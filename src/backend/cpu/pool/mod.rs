@@ -8,7 +8,7 @@
 //!
 //! A thread reads the function pointer only after a claim. The submitter cannot replace a job before every
 //! claimed chunk is reported done, so a claim always belongs to the current job. A job may be published
-//! before its input is ready ([`Pool::run_behind`]). After start-up, no lock is taken and nothing is
+//! before its input is ready ([`Pool::run_after`]). After start-up, no lock is taken and nothing is
 //! allocated.
 //!
 //! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is detected to
@@ -168,7 +168,7 @@ impl Pool {
     ///
     /// # Safety
     /// As for [`Pool::run`], once `before` has ended.
-    pub(crate) unsafe fn run_behind<T: Sync>(
+    pub(crate) unsafe fn run_after<T: Sync>(
         &self,
         mut before: impl FnMut(),
         task: unsafe fn(&T, usize, usize),
@@ -545,7 +545,7 @@ mod tests {
                     made.0.store(true, Ordering::Relaxed);
                 };
                 // SAFETY: `use_what_was_made` may run anywhere.
-                unsafe { pool.run_behind(make, use_what_was_made, &made, chunks) };
+                unsafe { pool.run_after(make, use_what_was_made, &made, chunks) };
                 assert!(made.0.load(Ordering::Relaxed));
                 assert_each(&made.1, 1);
             }
@@ -627,7 +627,7 @@ mod tests {
             assert_eq!(done, 15, "every other chunk was done");
             let data = counts(16);
             // SAFETY: `count` may run anywhere.
-            let run = || unsafe { pool.run_behind(|| panic!("before the chunks"), count, &data, 16) };
+            let run = || unsafe { pool.run_after(|| panic!("before the chunks"), count, &data, 16) };
             assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
             assert_each(&data, 1);
             let data = counts(16);
