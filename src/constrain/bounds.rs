@@ -95,8 +95,8 @@ pub(super) const SCHEMA: &str = "%json";
 /// Length in bytes of the schema at the start of `rest`, 0 for none. Validates it; invalid JSON is left to
 /// the parser.
 fn schema(rest: &str) -> Result<usize, String> {
-    let Some(behind) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
-    let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+    let Some(after) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
+    let mut values = serde_json::Deserializer::from_str(after).into_iter::<Value>();
     match values.next() {
         Some(Ok(schema)) => json(&schema).map(|()| SCHEMA.len() + values.byte_offset()),
         _ => Ok(0),

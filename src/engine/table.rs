@@ -54,8 +54,8 @@ impl SequenceTable {
         let id = SlotId { index, generation: slot.generation };
         let priority = sequence.priority();
         slot.sequence = Some(sequence);
-        let behind = self.iter().position(|(_, other)| other.priority() < priority);
-        self.in_order.insert(behind.unwrap_or(self.in_order.len()), id);
+        let place = self.iter().position(|(_, other)| other.priority() < priority);
+        self.in_order.insert(place.unwrap_or(self.in_order.len()), id);
         id
     }
 

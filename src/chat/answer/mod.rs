@@ -273,7 +273,7 @@ impl AnswerParser {
             char::from(LETTERS[(number >> 33) as usize % LETTERS.len()])
         };
         match self.format.calls.ids {
-            Ids::Short | Ids::Behind(_) => (0..9).map(|_| character()).collect(),
+            Ids::Short | Ids::After(_) => (0..9).map(|_| character()).collect(),
             Ids::Long | Ids::Numbered(_) => {
                 (0..24).fold("call_".into(), |id, _| id + &character().to_string())
             }

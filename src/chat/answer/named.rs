@@ -107,7 +107,7 @@ impl Named {
             return self.push(c, out);
         }
         let mut options = self.row.before.to_vec();
-        if let (Ids::Behind(text) | Ids::Numbered(text), None) = (self.ids, &self.id) {
+        if let (Ids::After(text) | Ids::Numbered(text), None) = (self.ids, &self.id) {
             options.push(text);
         }
         match self.literal.push(c, &options) {
@@ -140,9 +140,9 @@ impl Named {
     /// Emits the start of the call and sets up the argument parser.
     fn begin(&mut self, out: &mut Out<'_>) {
         let id = self.id.take().filter(|id| !id.is_empty()).map(|id| match self.ids {
-            Ids::Numbered(behind) => {
+            Ids::Numbered(separator) => {
                 let whole = self.row.prefix.rsplit('>').next().unwrap_or_default();
-                format!("{whole}{}{behind}{id}", self.name)
+                format!("{whole}{}{separator}{id}", self.name)
             }
             _ => id,
         });

@@ -113,10 +113,10 @@ impl Writer<'_> {
             all.min_by_key(|&(at, bytes, _)| (at, std::cmp::Reverse(bytes)))
         };
         while let Some((at, bytes, id)) = found(rest) {
-            let (before, behind) = rest.split_at(at);
+            let (before, after) = rest.split_at(at);
             parts.extend((!before.is_empty()).then(|| quoted(before)));
             parts.push(format!("<[{id}]>"));
-            rest = &behind[bytes..];
+            rest = &after[bytes..];
         }
         parts.extend((!rest.is_empty()).then(|| quoted(rest)));
         parts.join(" ")
@@ -301,7 +301,7 @@ impl Writer<'_> {
         let begin = format!("{} {}", self.literal(row.prefix), quoted(&tool.name));
         let id = match self.format.calls.ids {
             Ids::Long | Ids::Short => String::new(),
-            Ids::Behind(text) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.literal(text)),
+            Ids::After(text) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.literal(text)),
             Ids::Numbered(text) => format!("{} /[0-9]{{1,3}}/", self.literal(text)),
         };
         let before = self.literal(row.before.first().copied().unwrap_or_default());

@@ -117,7 +117,7 @@ pub(super) enum Ids {
     /// Generated: 9 characters, which the templates of some models require.
     Short,
     /// Written by the model after this literal, otherwise generated with 9 characters.
-    Behind(&'static str),
+    After(&'static str),
     /// The call's full name, this literal and the number that the model writes after it.
     Numbered(&'static str),
 }
@@ -215,7 +215,7 @@ impl Calls {
                 Arguments::Json | Arguments::Python => {}
             }
         }
-        if let Ids::Behind(text) | Ids::Numbered(text) = self.ids {
+        if let Ids::After(text) | Ids::Numbered(text) = self.ids {
             literals.push(text);
         }
         literals.into_iter()

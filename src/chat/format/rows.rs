@@ -87,7 +87,7 @@ const MISTRAL: Calls = Calls {
     name: "mistral",
     open: &["[TOOL_CALLS]"],
     call: Call::Named(NamedCall { prefix: "", before: &["[ARGS]"], ..JSON }),
-    ids: Ids::Behind("[CALL_ID]"),
+    ids: Ids::After("[CALL_ID]"),
     ..BASE
 };
 

@@ -243,13 +243,13 @@ fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<
                 let special = |part: &Object<'j>| part.object("SpecialToken");
                 let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
                 let text = specials.iter().position(Option::is_none).unwrap_or(specials.len());
-                let (before, behind) = specials.split_at(text);
+                let (before, after) = specials.split_at(text);
                 if before.len() > 1 {
                     let found = format!("{} special tokens", before.len());
                     return Err(step.refuse("single", "at most one special token before the text", found));
                 }
                 first = before.iter().flatten().next().map(|token| token.text("id")).transpose()?.flatten();
-                if behind.iter().any(Option::is_some) {
+                if after.iter().any(Option::is_some) {
                     warnings.add("the tokenizer puts a special token behind a text: it is left out");
                 }
             }

@@ -183,9 +183,9 @@ impl PageMemory for KvPool {
         let mut rest = bytes;
         for layer in &mut self.layers {
             let size = layer.page_bytes();
-            let (part, behind) = rest.split_at(size);
+            let (part, after) = rest.split_at(size);
             layer.memory.elements_mut::<u8>()[page * size..(page + 1) * size].copy_from_slice(part);
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }
