@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Scores;
-use super::answer::{Answer, Owed};
+use super::answer::{Answer, PendingMask};
 use super::batch::Part;
 use super::event::Logprobs;
 use super::failure::{Failure, caught};
 use super::inbox::Inbox;
-use super::masking::{Followed, Next};
+use super::mask_task::{Advance, Next};
 use super::pool::MaskPool;
 use super::request::TokenRequest;
 use super::sequence::{Goal, Picked, Sequence};
@@ -75,7 +75,7 @@ impl Chooser {
     }
 
     /// Makes a pick for each part of a live sequence. Masks process the chosen tokens in parallel; a mask
-    /// that is not done at `due` is late, and its result is marked as owed.
+    /// that is not done at `due` is late, and its result is marked as pending.
     pub(super) fn pick(
         &mut self,
         parts: &[Part],
@@ -90,7 +90,7 @@ impl Chooser {
             let Some(sequence) = table.get_mut(part.slot) else { continue };
             let picked = self.pick_part(part, outputs, sequence);
             if matches!(picked, Ok(Picked::Late)) {
-                sequence.owe(Owed::Next);
+                sequence.set_pending(PendingMask::Next);
             }
             picks.push(Pick { slot: part.slot, tokens: part.tokens, picked });
         }
@@ -98,38 +98,40 @@ impl Chooser {
             let Ok(Picked::Masked { ids, finished, .. }) = &mut pick.picked else { continue };
             let Some(sequence) = table.get_mut(pick.slot) else { continue };
             let Some(mask) = sequence.mask() else { continue };
-            match mask.followed(&self.masks, due) {
-                Ok(Some(followed)) => {
-                    ids.extend(followed.forced);
-                    *finished |= followed.finished;
+            match mask.advanced(&self.masks, due) {
+                Ok(Some(advance)) => {
+                    ids.extend(advance.forced);
+                    *finished |= advance.finished;
                 }
-                Ok(None) => sequence.owe(Owed::Followed),
+                Ok(None) => sequence.set_pending(PendingMask::Advance),
                 Err(error) => pick.picked = Err(error.into()),
             }
         }
     }
 
     /// Collects the results of late masks that have arrived.
-    pub(super) fn take_owed(&mut self, table: &mut SequenceTable, picks: &mut Vec<Pick>) {
+    pub(super) fn take_pending(&mut self, table: &mut SequenceTable, picks: &mut Vec<Pick>) {
         let (now, vocab) = (Instant::now(), self.logits.len());
         picks.clear();
-        for slot in table.owed().collect::<Vec<_>>() {
+        for slot in table.pending_masks().collect::<Vec<_>>() {
             let Some(Goal::Generate(answer)) = table.get_mut(slot).map(|sequence| &mut sequence.goal) else {
                 continue;
             };
-            let (Some(mask), Some(owed)) = (&mut answer.mask, answer.owed) else { continue };
-            let taken = match owed {
-                Owed::Followed => mask.followed(&self.masks, now).map(|followed| {
-                    followed.map(|Followed { forced: ids, finished }| Picked::Masked {
+            let (Some(mask), Some(pending)) = (&mut answer.mask, answer.pending_mask) else { continue };
+            let taken = match pending {
+                PendingMask::Advance => mask.advanced(&self.masks, now).map(|advance| {
+                    advance.map(|Advance { forced: ids, finished }| Picked::Masked {
                         ids,
                         logprobs: None,
                         finished,
                     })
                 }),
-                Owed::Next => mask.next(&self.masks, vocab, now).map(|next| next.map(|_| Picked::Nothing)),
+                PendingMask::Next => {
+                    mask.next(&self.masks, vocab, now).map(|next| next.map(|_| Picked::Nothing))
+                }
             };
             let Some(picked) = taken.map_err(Failure::from).transpose() else { continue };
-            answer.owed = None;
+            answer.pending_mask = None;
             picks.push(Pick { slot, tokens: 0, picked });
         }
     }
@@ -204,7 +206,7 @@ impl Chooser {
             }
         };
         if let Some(most) = most {
-            mask.follow(&ids, most, &self.masks, vocab);
+            mask.advance(&ids, most, &self.masks, vocab);
         }
         Ok(Picked::Masked { ids, logprobs, finished: false })
     }

@@ -11,7 +11,7 @@
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` makes the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, on the
+//! `scheduler` makes the plan's decision. A `sequence` has a goal: an `answer` (with its `mask_task`, on the
 //! threads of `pool`), scores, or a prompt to save. `store` copies its pages, `failure` is the reason that
 //! ends it, `error` the caller's view of that reason, and `life` the engine's state. `stats` counts,
 //! `profile` measures, `wake` wakes the thread. Text and templates of requests are handled by [`crate::api`].
@@ -71,7 +71,7 @@ mod generation;
 mod handle;
 mod inbox;
 mod life;
-mod masking;
+mod mask_task;
 mod plan;
 mod pool;
 mod profile;

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use super::answer::{Answer, Owed};
+use super::answer::{Answer, PendingMask};
 use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
 use super::generation::Channel;
-use super::masking::Masking;
+use super::mask_task::MaskTask;
 use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
@@ -114,7 +114,7 @@ impl Sequence {
     }
 
     /// The mask of its answer, if it has one.
-    pub(super) fn mask(&mut self) -> Option<&mut Masking> {
+    pub(super) fn mask(&mut self) -> Option<&mut MaskTask> {
         if let Goal::Generate(answer) = &mut self.goal { answer.mask.as_mut() } else { None }
     }
 
@@ -150,13 +150,13 @@ impl Sequence {
 
     /// Whether its reader's buffer is full or its mask is late.
     pub(super) fn is_paused(&self) -> bool {
-        self.answer().is_some_and(|answer| answer.owed.is_some() || answer.room() == 0)
+        self.answer().is_some_and(|answer| answer.pending_mask.is_some() || answer.room() == 0)
     }
 
     /// Marks its mask's result as overdue.
-    pub(super) fn owe(&mut self, owed: Owed) {
+    pub(super) fn set_pending(&mut self, pending: PendingMask) {
         if let Goal::Generate(answer) = &mut self.goal {
-            answer.owed = Some(owed);
+            answer.pending_mask = Some(pending);
         }
     }
 

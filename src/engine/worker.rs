@@ -16,7 +16,7 @@ use super::choose::{Chooser, Pick};
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::inbox::{Arrivals, Inbox, Job, Order};
-use super::masking::masks_due;
+use super::mask_task::masks_due;
 use super::plan::{Plan, Planner};
 use super::profile::{Profile, Profiler};
 use super::runner::Runner;
@@ -128,7 +128,7 @@ impl<D: Decoder> Worker<D> {
     /// One round over jobs and sequences. Returns whether there was work.
     pub(super) fn turn(&mut self) -> bool {
         self.end_given_up();
-        self.take_owed();
+        self.take_pending();
         let worked = self.take_up_job() | self.step();
         self.publish();
         if let Some(announcer) = &self.announcer {
@@ -145,8 +145,8 @@ impl<D: Decoder> Worker<D> {
     }
 
     /// Continues answers with masks that were late.
-    fn take_owed(&mut self) {
-        self.chooser.take_owed(&mut self.table, &mut self.picks);
+    fn take_pending(&mut self) {
+        self.chooser.take_pending(&mut self.table, &mut self.picks);
         self.settle(false);
     }
 

@@ -7,7 +7,7 @@ use crate::engine::choose::{Chooser, Outputs, Pick};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
-use crate::engine::masking::masks_due;
+use crate::engine::mask_task::masks_due;
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};

@@ -39,7 +39,7 @@ pub(super) enum Next {
 
 /// The tokens forced after a choice.
 #[derive(Debug, Default)]
-pub(super) struct Followed {
+pub(super) struct Advance {
     pub(super) forced: Vec<TokenId>,
     /// Whether the answer is complete with them.
     pub(super) finished: bool,
@@ -47,11 +47,11 @@ pub(super) struct Followed {
 
 /// A mask, held here or at work in the pool.
 #[derive(Debug)]
-pub(super) enum Masking {
+pub(super) enum MaskTask {
     /// The mask has not processed the beginning of the answer yet.
     New(Box<MaskState>),
-    Here(Box<MaskState>),
-    Away(Away),
+    Ready(Box<MaskState>),
+    InFlight(InFlight),
     Failed(SampleError),
 }
 
@@ -70,8 +70,8 @@ struct Guarded(Option<Box<dyn TokenMask>>);
 
 /// The engine's end of a mask's work in the pool.
 #[derive(Debug)]
-pub(super) struct Away {
-    followed: Receiver<Result<Followed, SampleError>>,
+pub(super) struct InFlight {
+    advance: Receiver<Result<Advance, SampleError>>,
     state: Receiver<Result<Box<MaskState>, SampleError>>,
     stage: Arc<Mutex<Stage>>,
     sent: Instant,
@@ -79,7 +79,7 @@ pub(super) struct Away {
 
 /// The pool's end of a mask's work.
 struct Reply {
-    followed: SyncSender<Result<Followed, SampleError>>,
+    advance: SyncSender<Result<Advance, SampleError>>,
     state: SyncSender<Result<Box<MaskState>, SampleError>>,
     stage: Arc<Mutex<Stage>>,
 }
@@ -91,35 +91,35 @@ struct Stage {
     since: Instant,
 }
 
-impl Masking {
-    pub(super) fn new(mask: Box<dyn TokenMask>) -> Masking {
+impl MaskTask {
+    pub(super) fn new(mask: Box<dyn TokenMask>) -> MaskTask {
         let mask = Guarded(Some(mask));
-        Masking::New(Box::new(MaskState { mask, queue: None, answer: Vec::new(), next: Next::End }))
+        MaskTask::New(Box::new(MaskState { mask, queue: None, answer: Vec::new(), next: Next::End }))
     }
 
     /// Adopts the mask: from now on the pool drops it, however its request ends.
     pub(super) fn adopt(&mut self, pool: &MaskPool) {
-        if let Masking::New(state) = self {
+        if let MaskTask::New(state) = self {
             state.queue = Some(Arc::clone(pool.queue()));
         }
     }
 
     /// Starts the mask at the beginning of the answer, unless it has been started.
     pub(super) fn start(&mut self, pool: &MaskPool, vocab: usize) {
-        if matches!(self, Masking::New(_)) {
-            self.follow(&[], 0, pool, vocab);
+        if matches!(self, MaskTask::New(_)) {
+            self.advance(&[], 0, pool, vocab);
         }
     }
 
     /// Continues after chosen tokens; at most `most` forced ones fit.
-    pub(super) fn follow(&mut self, tokens: &[TokenId], most: usize, pool: &MaskPool, vocab: usize) {
-        let (reply, away) = Reply::channel();
-        let before = std::mem::replace(self, Masking::Away(away));
-        let (Masking::New(mut state) | Masking::Here(mut state)) = before else { return };
+    pub(super) fn advance(&mut self, tokens: &[TokenId], most: usize, pool: &MaskPool, vocab: usize) {
+        let (reply, flight) = Reply::channel();
+        let before = std::mem::replace(self, MaskTask::InFlight(flight));
+        let (MaskTask::New(mut state) | MaskTask::Ready(mut state)) = before else { return };
         state.answer.extend_from_slice(tokens);
         let work = move |queue: &Queue| state.work((most, vocab), reply, queue);
         if pool.queue().run(Box::new(work)).is_err() {
-            *self = Masking::Failed(NO_THREAD);
+            *self = MaskTask::Failed(NO_THREAD);
         }
     }
 
@@ -128,22 +128,22 @@ impl Masking {
     ///
     /// # Errors
     /// The mask's own error, a timeout, or that no thread can run it.
-    pub(super) fn followed(
+    pub(super) fn advanced(
         &mut self,
         pool: &MaskPool,
         until: Instant,
-    ) -> Result<Option<Followed>, SampleError> {
+    ) -> Result<Option<Advance>, SampleError> {
         match self {
-            Masking::New(_) | Masking::Here(_) => Ok(Some(Followed::default())),
-            Masking::Away(away) => away.recv(&away.followed, pool, until),
-            Masking::Failed(error) => Err(error.clone()),
+            MaskTask::New(_) | MaskTask::Ready(_) => Ok(Some(Advance::default())),
+            MaskTask::InFlight(flight) => flight.recv(&flight.advance, pool, until),
+            MaskTask::Failed(error) => Err(error.clone()),
         }
     }
 
     /// The continuation of the answer. `None` if the mask is not done at `until`.
     ///
     /// # Errors
-    /// As [`Masking::followed`].
+    /// As [`MaskTask::advanced`].
     pub(super) fn next(
         &mut self,
         pool: &MaskPool,
@@ -151,22 +151,22 @@ impl Masking {
         until: Instant,
     ) -> Result<Option<&Next>, SampleError> {
         self.start(pool, vocab);
-        if let Masking::Away(away) = self {
-            *self = match away.recv(&away.state, pool, until) {
+        if let MaskTask::InFlight(flight) = self {
+            *self = match flight.recv(&flight.state, pool, until) {
                 Ok(None) => return Ok(None),
-                Ok(Some(state)) => Masking::Here(state),
-                Err(error) => Masking::Failed(error),
+                Ok(Some(state)) => MaskTask::Ready(state),
+                Err(error) => MaskTask::Failed(error),
             };
         }
         match self {
-            Masking::Here(state) => Ok(Some(&state.next)),
-            Masking::Failed(error) => Err(error.clone()),
-            Masking::New(_) | Masking::Away(_) => Ok(None),
+            MaskTask::Ready(state) => Ok(Some(&state.next)),
+            MaskTask::Failed(error) => Err(error.clone()),
+            MaskTask::New(_) | MaskTask::InFlight(_) => Ok(None),
         }
     }
 }
 
-impl Away {
+impl InFlight {
     /// Waits for the pool as long as it can serve, and at most until `until`.
     fn recv<T>(
         &self,
@@ -204,11 +204,11 @@ fn stage_of(stage: &Mutex<Stage>) -> Stage {
 }
 
 impl Reply {
-    fn channel() -> (Reply, Away) {
-        let ((to_followed, followed), (to_state, state)) = (sync_channel(1), sync_channel(1));
+    fn channel() -> (Reply, InFlight) {
+        let ((to_advance, advance), (to_state, state)) = (sync_channel(1), sync_channel(1));
         let stage = Arc::new(Mutex::new(Stage { at_work: false, since: Instant::now() }));
-        let reply = Reply { followed: to_followed, state: to_state, stage: Arc::clone(&stage) };
-        (reply, Away { followed, state, stage, sent: Instant::now() })
+        let reply = Reply { advance: to_advance, state: to_state, stage: Arc::clone(&stage) };
+        (reply, InFlight { advance, state, stage, sent: Instant::now() })
     }
 
     fn enter(&self, at_work: bool) {
@@ -223,9 +223,9 @@ impl MaskState {
     /// channels.
     fn work(mut self: Box<Self>, (most, vocab): (usize, usize), reply: Reply, queue: &Queue) {
         reply.enter(true);
-        let followed = guard(|| self.follow(most, vocab));
-        let finished = followed.as_ref().map(|followed| followed.finished).map_err(Clone::clone);
-        if reply.followed.send(followed).is_err() {
+        let advance = guard(|| self.advance(most, vocab));
+        let finished = advance.as_ref().map(|advance| advance.finished).map_err(Clone::clone);
+        if reply.advance.send(advance).is_err() {
             // The request has ended.
             return;
         }
@@ -248,14 +248,14 @@ impl MaskState {
         drop(reply.state.send(looked.map(|()| self)));
     }
 
-    fn follow(&mut self, most: usize, vocab: usize) -> Result<Followed, SampleError> {
-        let mut followed = Followed::default();
+    fn advance(&mut self, most: usize, vocab: usize) -> Result<Advance, SampleError> {
+        let mut advance = Advance::default();
         if most > 0 {
-            followed.forced = self.forced(most, vocab)?;
-            self.answer.extend_from_slice(&followed.forced);
+            advance.forced = self.forced(most, vocab)?;
+            self.answer.extend_from_slice(&advance.forced);
         }
-        followed.finished = self.mask.0.as_ref().is_some_and(|mask| mask.is_finished(&self.answer));
-        Ok(followed)
+        advance.finished = self.mask.0.as_ref().is_some_and(|mask| mask.is_finished(&self.answer));
+        Ok(advance)
     }
 
     fn look(&mut self, vocab: usize) -> Result<Next, SampleError> {
