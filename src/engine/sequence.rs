@@ -60,7 +60,7 @@ pub(super) enum Goal {
 
 /// A sequence's result of a step.
 #[derive(Debug)]
-pub(super) enum Picked {
+pub(super) enum StepOutput {
     /// Nothing yet: more of its tokens must be computed first.
     Nothing,
     /// Nothing: its mask is late. Its last row does not count.
@@ -202,19 +202,19 @@ impl Sequence {
 
     /// Takes the result of a step. Returns the finish reason if the sequence ends with it; a job ends by its
     /// length.
-    pub(super) fn accept(&mut self, picked: Picked) -> Option<FinishReason> {
-        match (&mut self.goal, picked) {
-            (Goal::Generate(_), Picked::Token(id, logprobs)) => return self.accept_token(id, logprobs),
-            (Goal::Generate(_), Picked::Masked { ids, mut logprobs, finished }) => {
+    pub(super) fn accept(&mut self, output: StepOutput) -> Option<FinishReason> {
+        match (&mut self.goal, output) {
+            (Goal::Generate(_), StepOutput::Token(id, logprobs)) => return self.accept_token(id, logprobs),
+            (Goal::Generate(_), StepOutput::Masked { ids, mut logprobs, finished }) => {
                 let end = ids.into_iter().find_map(|id| self.accept_token(id, logprobs.take()));
                 return end.or(finished.then_some(FinishReason::Mask));
             }
-            (Goal::Score { scores, .. }, Picked::Scores(more)) => {
+            (Goal::Score { scores, .. }, StepOutput::Scores(more)) => {
                 scores.nll.extend(more.nll);
                 scores.top.extend(more.top);
                 scores.log_sums.extend(more.log_sums);
             }
-            (Goal::Save { exported, .. }, Picked::Pages(pages)) => *exported = Some(pages),
+            (Goal::Save { exported, .. }, StepOutput::Pages(pages)) => *exported = Some(pages),
             (Goal::Generate(_), _) => return None,
             _ => {}
         }

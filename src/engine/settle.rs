@@ -1,11 +1,11 @@
-//! Commits a step: advances the page tables over the computed tokens, turns picks into events, and removes
+//! Commits a step: advances the page tables over the computed tokens, turns results into events, and removes
 //! ended sequences from the table.
 
 use super::answer::Answer;
-use super::choose::Pick;
+use super::choose::RowResult;
 use super::event::FinishReason;
 use super::failure::Failure;
-use super::sequence::{Picked, Sequence};
+use super::sequence::{Sequence, StepOutput};
 use super::table::{SequenceTable, SlotId};
 use crate::kv::{KvCacheManager, KvError};
 
@@ -22,30 +22,30 @@ pub(super) struct Settled {
     pub(super) decode_tokens: usize,
 }
 
-/// Commits a step and hands out its picks. `ahead`: the step was fed with tokens that the previous one
+/// Commits a step and hands out its results. `ahead`: the step was fed with tokens that the previous one
 /// sampled.
 pub(super) fn settle(
-    picks: &mut Vec<Pick>,
+    results: &mut Vec<RowResult>,
     ahead: bool,
     table: &mut SequenceTable,
     kv: &mut KvCacheManager,
 ) -> Settled {
     let mut settled = Settled::default();
-    for Pick { slot, tokens, picked } in picks.drain(..) {
+    for RowResult { slot, tokens, output } in results.drain(..) {
         // The sequence has ended: its results are dropped.
         let Some(sequence) = table.get_mut(slot) else { continue };
         // A row with a late mask is recomputed.
-        let computed = tokens - usize::from(matches!(picked, Ok(Picked::Late)));
+        let computed = tokens - usize::from(matches!(output, Ok(StepOutput::Late)));
         let end = match book(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
                 settled.prefill_tokens += prefilled;
-                picked.map(|picked| {
-                    settled.decode_tokens += match &picked {
-                        Picked::Token(..) => 1,
-                        Picked::Masked { ids, .. } => ids.len(),
+                output.map(|output| {
+                    settled.decode_tokens += match &output {
+                        StepOutput::Token(..) => 1,
+                        StepOutput::Masked { ids, .. } => ids.len(),
                         _ => 0,
                     };
-                    sequence.accept(picked)
+                    sequence.accept(output)
                 })
             }
             Err(failure) => Err(failure),

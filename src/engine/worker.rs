@@ -2,7 +2,7 @@
 //! in order.
 //!
 //! One turn: admit arrivals, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
-//! it, [pick](super::choose) the result of each sequence, and [settle](super::settle). If the decoder runs
+//! it, [choose](super::choose) the result of each sequence, and [settle](super::settle). If the decoder runs
 //! ahead, the next batch is launched before the host looks at the tokens of this one.
 
 mod restore;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::cache_events::{Announcer, CacheEvents};
-use super::choose::{Chooser, Pick};
+use super::choose::{Chooser, RowResult};
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::inbox::{Arrivals, Inbox, Job, Order};
@@ -45,7 +45,7 @@ pub(super) struct Worker<D> {
     batch: Batch,
     ahead: Batch,
     chooser: Chooser,
-    picks: Vec<Pick>,
+    results: Vec<RowResult>,
     inbox: Arc<Inbox>,
     counters: Arc<Counters>,
     announcer: Option<Announcer>,
@@ -75,7 +75,7 @@ impl<D: Decoder> Worker<D> {
             batch: Batch::default(),
             ahead: Batch::default(),
             chooser: Chooser::new(decoder.vocab_size(), Arc::clone(&inbox)),
-            picks: Vec::new(),
+            results: Vec::new(),
             runner: Runner::new(decoder, Arc::clone(&counters)),
             inbox,
             counters,
@@ -146,7 +146,7 @@ impl<D: Decoder> Worker<D> {
 
     /// Continues answers with masks that were late.
     fn take_pending(&mut self) {
-        self.chooser.take_pending(&mut self.table, &mut self.picks);
+        self.chooser.take_pending(&mut self.table, &mut self.results);
         self.settle(false);
     }
 
@@ -287,19 +287,19 @@ impl<D: Decoder> Worker<D> {
         self.publish();
     }
 
-    /// Picks the results of the step in flight, if there is one, and settles it.
+    /// Chooses the results of the step in flight, if there is one, and settles it.
     fn finish_step(&mut self) {
-        let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
+        let Worker { runner, kv, table, batch, chooser, results, .. } = self;
         let ran = runner.ran(batch, kv);
-        chooser.pick(&batch.parts, masks_due(kv.has_states()), &ran, table, picks);
+        chooser.choose_all(&batch.parts, masks_due(kv.has_states()), &ran, table, results);
         let ahead = batch.is_ahead();
         batch.clear();
         self.settle(ahead);
     }
 
-    /// Settles picks, and ends finished sequences.
+    /// Settles results, and ends finished sequences.
     fn settle(&mut self, ahead: bool) {
-        let settled = settle(&mut self.picks, ahead, &mut self.table, &mut self.kv);
+        let settled = settle(&mut self.results, ahead, &mut self.table, &mut self.kv);
         add(&self.counters.prefill_tokens, settled.prefill_tokens);
         add(&self.counters.decode_tokens, settled.decode_tokens);
         for (slot, end) in settled.ends {

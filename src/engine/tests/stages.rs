@@ -1,9 +1,9 @@
-//! Each stage alone, without a thread and without a model: a table, a plan and picks made by hand.
+//! Each stage alone, without a thread and without a model: a table, a plan and results made by hand.
 
 use super::text::{spelled, words};
 use super::*;
 use crate::engine::batch::Batch;
-use crate::engine::choose::{Chooser, Outputs, Pick};
+use crate::engine::choose::{Chooser, Outputs, RowResult};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
@@ -11,7 +11,7 @@ use crate::engine::mask_task::masks_due;
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
-use crate::engine::sequence::{Goal, Picked, Sequence};
+use crate::engine::sequence::{Goal, Sequence, StepOutput};
 use crate::engine::settle::{Settled, settle, take_out};
 use crate::engine::stats::Counters;
 use crate::engine::store::Exported;
@@ -28,7 +28,7 @@ struct Stages {
     plan: Plan,
     batch: Batch,
     chooser: Chooser,
-    picks: Vec<Pick>,
+    results: Vec<RowResult>,
 }
 
 impl Stages {
@@ -42,7 +42,7 @@ impl Stages {
             plan: Plan::default(),
             batch: Batch::default(),
             chooser: Chooser::new(VOCAB, Arc::new(Inbox::new(&EngineConfig::default()))),
-            picks: Vec::new(),
+            results: Vec::new(),
         }
     }
 
@@ -69,8 +69,14 @@ impl Stages {
     }
 
     fn finish(&mut self, outputs: &impl Outputs) -> Settled {
-        self.chooser.pick(&self.batch.parts, masks_due(true), outputs, &mut self.table, &mut self.picks);
-        settle(&mut self.picks, self.batch.is_ahead(), &mut self.table, &mut self.kv)
+        self.chooser.choose_all(
+            &self.batch.parts,
+            masks_due(true),
+            outputs,
+            &mut self.table,
+            &mut self.results,
+        );
+        settle(&mut self.results, self.batch.is_ahead(), &mut self.table, &mut self.kv)
     }
 
     /// A whole step in which every output favours token 7.
@@ -322,15 +328,15 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
     let asked = TokenRequest { text: Some(words()), stop_strings: vec![stop], ..greedy(0, 20, 5) };
     let (slot, mut reader) = stages.admit(asked);
     stages.plan();
-    let pick = |token| Pick { slot, tokens: 20, picked: Ok(Picked::Token(TokenId(token), None)) };
+    let result = |token| RowResult { slot, tokens: 20, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let mut settled = settle(&mut vec![pick(7)], false, table, kv);
+    let mut settled = settle(&mut vec![result(7)], false, table, kv);
     assert_eq!((settled.prefill_tokens, settled.decode_tokens), (20, 1));
     let (ended, end) = settled.ends.pop().unwrap();
     assert_eq!((ended, end.as_ref().ok()), (slot, Some(&FinishReason::Stop)));
     take_out(slot, false, table, kv).unwrap().tell(end);
     assert_eq!((kv.used_pages(), kv.stats().cached), (0, 1));
-    assert!(settle(&mut vec![pick(8)], false, table, kv).ends.is_empty(), "nobody is left to settle with");
+    assert!(settle(&mut vec![result(8)], false, table, kv).ends.is_empty(), "nobody is left to settle with");
     assert!(
         matches!(reader.recv(), Some(Ok(Event::Token(Token { id: TokenId(7), text, .. }))) if text.is_empty())
     );
@@ -354,9 +360,10 @@ fn an_end_drops_its_row_of_the_step_ahead() {
     assert_eq!((&ahead.input.positions[..], ahead.is_ahead()), (&[6, 6][..], true));
     // The step in flight gives one its stop token, and the other a different one.
     let tokens = [(ends, 9), (goes_on, 8)];
-    let pick = |(slot, token)| Pick { slot, tokens: 1, picked: Ok(Picked::Token(TokenId(token), None)) };
+    let result =
+        |(slot, token)| RowResult { slot, tokens: 1, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let settled = settle(&mut tokens.map(pick).into(), false, table, kv);
+    let settled = settle(&mut tokens.map(result).into(), false, table, kv);
     assert_eq!(settled.ends.len(), 1);
     stages.end(ends);
     ahead.keep_live(&stages.table);
