@@ -6,7 +6,7 @@
 //! and returns values:
 //!
 //! ```text
-//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
+//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► commit ─► events, ends
 //!          slots    rows,   step     outputs   tokens,   page tables,
 //!                   pages   input    or error  scores    text
 //! ```
@@ -64,6 +64,7 @@ mod answer;
 mod batch;
 mod cache_events;
 mod choose;
+mod commit;
 mod error;
 mod event;
 mod failure;
@@ -79,7 +80,6 @@ mod request;
 mod runner;
 mod scheduler;
 mod sequence;
-mod settle;
 mod stats;
 mod store;
 mod table;

@@ -2,7 +2,7 @@
 //! are short, sequences that can wait are preempted and recomputed later.
 //!
 //! Running ahead is a second plan, with rows fed by the tokens that the step in flight samples. It is
-//! launched before the host has seen those tokens, so that a device has work while the host settles them,
+//! launched before the host has seen those tokens, so that a device has work while the host commits them,
 //! detokenizes and schedules. Only decodes run ahead, and only while there is nothing else to do. Arrivals,
 //! resumed sequences and tokens that need the host wait one step, for the ordinary plan.
 

@@ -2,7 +2,7 @@
 //! in order.
 //!
 //! One turn: admit arrivals, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
-//! it, [choose](super::choose) the result of each sequence, and [settle](super::settle). If the decoder runs
+//! it, [choose](super::choose) the result of each sequence, and [commit](super::commit). If the decoder runs
 //! ahead, the next batch is launched before the host looks at the tokens of this one.
 
 mod restore;
@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::batch::Batch;
 use super::cache_events::{Announcer, CacheEvents};
 use super::choose::{Chooser, RowResult};
+use super::commit::{End, commit, take_out};
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::inbox::{Arrivals, Inbox, Job, Order};
@@ -22,7 +23,6 @@ use super::profile::{Profile, Profiler};
 use super::runner::Runner;
 use super::scheduler::Room;
 use super::sequence::Sequence;
-use super::settle::{End, settle, take_out};
 use super::stats::{Counters, add, set};
 use super::table::{SequenceTable, SlotId};
 use super::{EngineConfig, EngineError, EngineFailure};
@@ -147,7 +147,7 @@ impl<D: Decoder> Worker<D> {
     /// Continues answers with masks that were late.
     fn take_pending(&mut self) {
         self.chooser.take_pending(&mut self.table, &mut self.results);
-        self.settle(false);
+        self.commit(false);
     }
 
     /// Cancels everything. Answers keep their text so far; the callers of jobs get [`EngineError::Stopped`].
@@ -287,22 +287,22 @@ impl<D: Decoder> Worker<D> {
         self.publish();
     }
 
-    /// Chooses the results of the step in flight, if there is one, and settles it.
+    /// Chooses the results of the step in flight, if there is one, and commits it.
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, results, .. } = self;
         let ran = runner.ran(batch, kv);
         chooser.choose_all(&batch.parts, masks_due(kv.has_states()), &ran, table, results);
         let ahead = batch.is_ahead();
         batch.clear();
-        self.settle(ahead);
+        self.commit(ahead);
     }
 
-    /// Settles results, and ends finished sequences.
-    fn settle(&mut self, ahead: bool) {
-        let settled = settle(&mut self.results, ahead, &mut self.table, &mut self.kv);
-        add(&self.counters.prefill_tokens, settled.prefill_tokens);
-        add(&self.counters.decode_tokens, settled.decode_tokens);
-        for (slot, end) in settled.ends {
+    /// Commits results, and ends finished sequences.
+    fn commit(&mut self, ahead: bool) {
+        let committed = commit(&mut self.results, ahead, &mut self.table, &mut self.kv);
+        add(&self.counters.prefill_tokens, committed.prefill_tokens);
+        add(&self.counters.decode_tokens, committed.decode_tokens);
+        for (slot, end) in committed.ends {
             self.end(slot, end);
         }
     }

@@ -4,6 +4,7 @@ use super::text::{spelled, words};
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::choose::{Chooser, Outputs, RowResult};
+use crate::engine::commit::{Committed, commit, take_out};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
@@ -12,7 +13,6 @@ use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
 use crate::engine::sequence::{Goal, Sequence, StepOutput};
-use crate::engine::settle::{Settled, settle, take_out};
 use crate::engine::stats::Counters;
 use crate::engine::store::Exported;
 use crate::engine::table::{SequenceTable, SlotId};
@@ -68,7 +68,7 @@ impl Stages {
         self.plan.scheduled.clone()
     }
 
-    fn finish(&mut self, outputs: &impl Outputs) -> Settled {
+    fn finish(&mut self, outputs: &impl Outputs) -> Committed {
         self.chooser.choose_all(
             &self.batch.parts,
             masks_due(true),
@@ -76,7 +76,7 @@ impl Stages {
             &mut self.table,
             &mut self.results,
         );
-        settle(&mut self.results, self.batch.is_ahead(), &mut self.table, &mut self.kv)
+        commit(&mut self.results, self.batch.is_ahead(), &mut self.table, &mut self.kv)
     }
 
     /// A whole step in which every output favours token 7.
@@ -235,9 +235,13 @@ fn scores_are_of_the_rows_that_are_asked_for() {
     assert_eq!(stages.plan(), [(slot, 5)]);
     stages.fill(true);
     assert_eq!((&stages.batch.input.outputs[..], stages.batch.parts[0].sampled), (&[1, 2, 3, 4][..], false));
-    let mut settled = stages.finish(&Favours(7));
-    let (ended, end) = settled.ends.pop().unwrap();
-    assert_eq!((ended, settled.prefill_tokens, settled.decode_tokens), (slot, 0, 0), "a job is no request");
+    let mut committed = stages.finish(&Favours(7));
+    let (ended, end) = committed.ends.pop().unwrap();
+    assert_eq!(
+        (ended, committed.prefill_tokens, committed.decode_tokens),
+        (slot, 0, 0),
+        "a job is no request"
+    );
     take_out(slot, false, &mut stages.table, &mut stages.kv).unwrap().tell(end);
     let normaliser = (63.0 + 1f64.exp()).ln();
     let expected = [normaliser, normaliser - 1.0, normaliser - 1.0];
@@ -253,15 +257,15 @@ fn a_row_of_nan_fails_its_own_request() {
     let (sound, _reader) = stages.admit(greedy(1, 20, 5));
     stages.plan();
     stages.fill(false);
-    let settled = stages.finish(&Favours(60));
-    let [(slot, Err(failure))] = &settled.ends[..] else { panic!("{settled:?}") };
+    let committed = stages.finish(&Favours(60));
+    let [(slot, Err(failure))] = &committed.ends[..] else { panic!("{committed:?}") };
     assert_eq!(*slot, ill);
     assert!(
         matches!(failure, Failure::Sampling(SampleError::NonFinite { token: TokenId(60), .. })),
         "{failure:?}"
     );
     assert_eq!(stages.get(sound).tokens[20..], [TokenId(60)]);
-    let end = settled.ends.into_iter().next().unwrap().1;
+    let end = committed.ends.into_iter().next().unwrap().1;
     take_out(ill, true, &mut stages.table, &mut stages.kv).unwrap().tell(end);
     assert_eq!(
         (stages.kv.used_pages(), stages.kv.stats().cached),
@@ -295,10 +299,10 @@ fn outputs_that_cannot_be_read_fail_who_waits_for_them() {
     let (halfway, _reader) = stages.admit(greedy(1, 30, 5));
     assert_eq!(stages.plan().len(), 2);
     stages.fill(true);
-    let settled = stages.finish(&Lost);
+    let committed = stages.finish(&Lost);
     assert!(
-        matches!(&settled.ends[..], [(slot, Err(Failure::Internal(_)))] if *slot != halfway),
-        "{settled:?}"
+        matches!(&committed.ends[..], [(slot, Err(Failure::Internal(_)))] if *slot != halfway),
+        "{committed:?}"
     );
     assert_eq!(stages.get(halfway).computed, 5);
 }
@@ -330,13 +334,13 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
     stages.plan();
     let result = |token| RowResult { slot, tokens: 20, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let mut settled = settle(&mut vec![result(7)], false, table, kv);
-    assert_eq!((settled.prefill_tokens, settled.decode_tokens), (20, 1));
-    let (ended, end) = settled.ends.pop().unwrap();
+    let mut committed = commit(&mut vec![result(7)], false, table, kv);
+    assert_eq!((committed.prefill_tokens, committed.decode_tokens), (20, 1));
+    let (ended, end) = committed.ends.pop().unwrap();
     assert_eq!((ended, end.as_ref().ok()), (slot, Some(&FinishReason::Stop)));
     take_out(slot, false, table, kv).unwrap().tell(end);
     assert_eq!((kv.used_pages(), kv.stats().cached), (0, 1));
-    assert!(settle(&mut vec![result(8)], false, table, kv).ends.is_empty(), "nobody is left to settle with");
+    assert!(commit(&mut vec![result(8)], false, table, kv).ends.is_empty(), "nobody is left to commit to");
     assert!(
         matches!(reader.recv(), Some(Ok(Event::Token(Token { id: TokenId(7), text, .. }))) if text.is_empty())
     );
@@ -363,8 +367,8 @@ fn an_end_drops_its_row_of_the_step_ahead() {
     let result =
         |(slot, token)| RowResult { slot, tokens: 1, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let settled = settle(&mut tokens.map(result).into(), false, table, kv);
-    assert_eq!(settled.ends.len(), 1);
+    let committed = commit(&mut tokens.map(result).into(), false, table, kv);
+    assert_eq!(committed.ends.len(), 1);
     stages.end(ends);
     ahead.keep_live(&stages.table);
     assert_eq!(ahead.parts.iter().map(|part| part.slot).collect::<Vec<_>>(), [goes_on]);

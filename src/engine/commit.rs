@@ -14,7 +14,7 @@ pub(super) type End = Result<FinishReason, Failure>;
 
 /// The result of a committed step.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct Committed {
     pub(super) ends: Vec<(SlotId, End)>,
     /// Prompt tokens computed.
     pub(super) prefill_tokens: usize,
@@ -24,13 +24,13 @@ pub(super) struct Settled {
 
 /// Commits a step and hands out its results. `ahead`: the step was fed with tokens that the previous one
 /// sampled.
-pub(super) fn settle(
+pub(super) fn commit(
     results: &mut Vec<RowResult>,
     ahead: bool,
     table: &mut SequenceTable,
     kv: &mut KvCacheManager,
-) -> Settled {
-    let mut settled = Settled::default();
+) -> Committed {
+    let mut committed = Committed::default();
     for RowResult { slot, tokens, output } in results.drain(..) {
         // The sequence has ended: its results are dropped.
         let Some(sequence) = table.get_mut(slot) else { continue };
@@ -38,9 +38,9 @@ pub(super) fn settle(
         let computed = tokens - usize::from(matches!(output, Ok(StepOutput::Late)));
         let end = match book(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
-                settled.prefill_tokens += prefilled;
+                committed.prefill_tokens += prefilled;
                 output.map(|output| {
-                    settled.decode_tokens += match &output {
+                    committed.decode_tokens += match &output {
                         StepOutput::Token(..) => 1,
                         StepOutput::Masked { ids, .. } => ids.len(),
                         _ => 0,
@@ -50,9 +50,9 @@ pub(super) fn settle(
             }
             Err(failure) => Err(failure),
         };
-        settled.ends.extend(end.transpose().map(|end| (slot, end)));
+        committed.ends.extend(end.transpose().map(|end| (slot, end)));
     }
-    settled
+    committed
 }
 
 /// Advances a sequence over its computed tokens. A step ahead has its pages already, from the plan; only its
