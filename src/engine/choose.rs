@@ -8,10 +8,10 @@ use super::answer::{Answer, PendingMask};
 use super::batch::Part;
 use super::event::Logprobs;
 use super::failure::{Failure, caught};
-use super::inbox::Inbox;
 use super::mask_task::{Advance, Next};
 use super::pool::MaskPool;
 use super::request::TokenRequest;
+use super::request_queue::RequestQueue;
 use super::sequence::{Goal, Sequence, StepOutput};
 use super::store::Exported;
 use super::table::{SequenceTable, SlotId};
@@ -53,8 +53,8 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    pub(super) fn new(vocab: usize, inbox: Arc<Inbox>) -> Chooser {
-        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || inbox.enter()));
+    pub(super) fn new(vocab: usize, queue: Arc<RequestQueue>) -> Chooser {
+        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || queue.enter()));
         Chooser { logits: vec![0.0; vocab], best, sampler, masks, due: Instant::now() }
     }
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::cache_events::CacheEvents;
 use super::generation::{Channel, Generation};
-use super::inbox::{Inbox, Job, Order, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
+use super::request_queue::{Job, Order, Refused, RequestQueue};
 use super::sequence::{Goal, Reply, Sequence};
 use super::stats::{Counters, Stats};
 use super::store::Place;
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Handle {
 }
 
 struct Inner {
-    inbox: Arc<Inbox>,
+    queue: Arc<RequestQueue>,
     counters: Arc<Counters>,
     config: EngineConfig,
     prefill_chunk: usize,
@@ -69,20 +69,20 @@ impl Handle {
         // Rows and pages have 32-bit indices.
         limits.into_iter().try_for_each(|(name, found)| check_count(name, found, u32::MAX as usize))?;
         config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
-        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
+        let (queue, counters) = (Arc::new(RequestQueue::new(&config)), Arc::new(Counters::default()));
         let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
         let place = Place::of(&decoder, &config);
-        let mut worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
+        let mut worker = Worker::new(decoder, config, Arc::clone(&queue), Arc::clone(&counters))?;
         let cache_events = (config.cache_events > 0).then(|| worker.announce(config.cache_events));
-        let leaving = Leaving(Arc::clone(&inbox));
+        let leaving = Leaving(Arc::clone(&queue));
         headroom::spawn("ottava-engine".into(), move || {
             let leaving = leaving;
             leaving.0.enter();
             worker.run();
         })?;
         Ok(Handle {
-            inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, cache_events }),
+            inner: Arc::new(Inner { queue, counters, config, prefill_chunk, limits, place, cache_events }),
         })
     }
 
@@ -94,10 +94,10 @@ impl Handle {
         let inner = &self.inner;
         request.check(inner.limits)?;
         self.check_pages(&request)?;
-        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
+        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.queue.wake()));
         let generation = Generation::new(Arc::clone(&channel), request.id);
         let sequence = Sequence::generate(request, channel, inner.limits.context_max);
-        match inner.inbox.put_request(sequence, &inner.counters) {
+        match inner.queue.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
             Err(Refused::Closed(failure)) => Err(failure.map_or(SubmitError::Stopped, SubmitError::Dead)),
@@ -230,7 +230,7 @@ impl Handle {
 
     /// The engine's state. Takes a short lock and calls no driver.
     pub fn state(&self) -> EngineState {
-        self.inner.inbox.engine_state()
+        self.inner.queue.engine_state()
     }
 
     /// Drains the engine: it admits nothing more, and works until all requests have ended or `until` has
@@ -238,7 +238,7 @@ impl Handle {
     /// for. The call blocks, so an async task moves it to a thread that may block. On the engine's own
     /// threads, in a mask or a waker, it cannot wait: it cancels at once and returns.
     pub fn drain(&self, until: Instant) -> Drained {
-        self.inner.inbox.drain(until)
+        self.inner.queue.drain(until)
     }
 
     /// Counters and gauges.
@@ -256,17 +256,17 @@ impl Handle {
     }
 
     fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, EngineError> {
-        if self.inner.inbox.is_own_thread() {
+        if self.inner.queue.is_own_thread() {
             return Err(EngineError::Internal(
                 "a mask or a waker, on the engine's own threads, cannot wait for the engine",
             ));
         }
         let (reply, answer) = mpsc::sync_channel(1);
-        self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
+        self.inner.queue.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },
             Refused::Closed(failure) => ended(failure),
         })?;
-        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.inbox.failure())))
+        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.queue.failure())))
     }
 }
 
@@ -278,12 +278,12 @@ fn ended(failure: Option<EngineFailure>) -> EngineError {
 /// Does not wait, because an async task may drop it. [`Handle::drain`] waits.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.inbox.order(Order::Stop);
+        self.queue.order(Order::Stop);
     }
 }
 
 /// Dropped last on the engine's thread: marks the thread as ended.
-struct Leaving(Arc<Inbox>);
+struct Leaving(Arc<RequestQueue>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {

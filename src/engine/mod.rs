@@ -2,11 +2,11 @@
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV accounting; callers hold a
 //! [`Handle`]. A `request` is the input, an `event` the output, `generation` the stream of events, and
-//! `inbox` connects the two sides. On the thread, `worker` is the loop over the stages, each of which takes
-//! and returns values:
+//! `request_queue` connects the two sides. On the thread, `worker` is the loop over the stages, each of which
+//! takes and returns values:
 //!
 //! ```text
-//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► commit ─► events, ends
+//! queue ─► table ─► plan ─► batch ─► runner ─► choose ─► commit ─► events, ends
 //!          slots    rows,   step     outputs   tokens,   page tables,
 //!                   pages   input    or error  scores    text
 //! ```
@@ -70,13 +70,13 @@ mod event;
 mod failure;
 mod generation;
 mod handle;
-mod inbox;
 mod life;
 mod mask_task;
 mod plan;
 mod pool;
 mod profile;
 mod request;
+mod request_queue;
 mod runner;
 mod scheduler;
 mod sequence;

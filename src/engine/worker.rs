@@ -16,10 +16,10 @@ use super::choose::{Chooser, RowResult};
 use super::commit::{End, commit, take_out};
 use super::event::FinishReason;
 use super::failure::Failure;
-use super::inbox::{Arrivals, Inbox, Job, Order};
 use super::mask_task::masks_due;
 use super::plan::{Plan, Planner};
 use super::profile::{Profile, Profiler};
+use super::request_queue::{Arrivals, Job, Order, RequestQueue};
 use super::runner::Runner;
 use super::scheduler::Room;
 use super::sequence::Sequence;
@@ -46,7 +46,7 @@ pub(super) struct Worker<D> {
     ahead: Batch,
     chooser: Chooser,
     results: Vec<RowResult>,
-    inbox: Arc<Inbox>,
+    queue: Arc<RequestQueue>,
     counters: Arc<Counters>,
     announcer: Option<Announcer>,
 }
@@ -55,7 +55,7 @@ impl<D: Decoder> Worker<D> {
     pub(super) fn new(
         decoder: D,
         config: EngineConfig,
-        inbox: Arc<Inbox>,
+        queue: Arc<RequestQueue>,
         counters: Arc<Counters>,
     ) -> Result<Worker<D>, KvError> {
         let prefix = match config.share_prefixes {
@@ -74,10 +74,10 @@ impl<D: Decoder> Worker<D> {
             plan: Plan::default(),
             batch: Batch::default(),
             ahead: Batch::default(),
-            chooser: Chooser::new(decoder.vocab_size(), Arc::clone(&inbox)),
+            chooser: Chooser::new(decoder.vocab_size(), Arc::clone(&queue)),
             results: Vec::new(),
             runner: Runner::new(decoder, Arc::clone(&counters)),
-            inbox,
+            queue,
             counters,
             announcer: None,
         })
@@ -94,7 +94,7 @@ impl<D: Decoder> Worker<D> {
     /// Runs until the last handle is dropped, the engine is drained, or its device is lost.
     pub(super) fn run(mut self) {
         loop {
-            let arrivals = self.inbox.take();
+            let arrivals = self.queue.take();
             let order = arrivals.order;
             self.admit(arrivals);
             match order {
@@ -104,7 +104,7 @@ impl<D: Decoder> Worker<D> {
             }
             let worked = self.turn();
             let drained = !worked && order != Order::Work && self.table.iter().next().is_none();
-            if drained || self.inbox.failure().is_some() {
+            if drained || self.queue.failure().is_some() {
                 return;
             }
             if !worked {
@@ -153,7 +153,7 @@ impl<D: Decoder> Worker<D> {
     /// Cancels everything. Answers keep their text so far; the callers of jobs get [`EngineError::Stopped`].
     fn abort(&mut self) {
         let slots: Vec<SlotId> = self.table.iter().map(|(slot, _)| slot).collect();
-        self.inbox.abort(slots.len());
+        self.queue.abort(slots.len());
         for slot in slots {
             let job = self.table.get(slot).is_some_and(Sequence::is_job);
             self.end(slot, if job { Err(Failure::Stopped) } else { Ok(FinishReason::Cancelled) });
@@ -173,7 +173,7 @@ impl<D: Decoder> Worker<D> {
 
     /// Starts the oldest waiting job, unless one is at work. A caller that no longer listens is ignored.
     fn take_up_job(&mut self) -> bool {
-        let job = if self.table.has_job() { None } else { self.inbox.take_job() };
+        let job = if self.table.has_job() { None } else { self.queue.take_job() };
         let Some(job) = job else { return false };
         // Jobs read pages and times between steps.
         self.finish_step();
@@ -255,7 +255,7 @@ impl<D: Decoder> Worker<D> {
                 Err(failure) => self.fail_scheduled(failure),
             }
             self.plan.scheduled.clear();
-            if self.inbox.failure().is_some() {
+            if self.queue.failure().is_some() {
                 return;
             }
         }
@@ -272,7 +272,7 @@ impl<D: Decoder> Worker<D> {
     /// Launches the step after the one in flight, unless the host must look at its tokens first.
     fn launch_ahead(&mut self) {
         self.ahead.clear();
-        if !self.runner.decoder.runs_ahead() || !self.inbox.is_empty() {
+        if !self.runner.decoder.runs_ahead() || !self.queue.is_empty() {
             return;
         }
         let Worker { runner, kv, table, planner, plan, batch, ahead, .. } = self;
@@ -311,7 +311,7 @@ impl<D: Decoder> Worker<D> {
     fn fatal(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Step(error) if error.kind() == ErrorKind::DeviceLost => {
-                Failure::Dead(self.inbox.fail(EngineFailure::DeviceLost(error)))
+                Failure::Dead(self.queue.fail(EngineFailure::DeviceLost(error)))
             }
             other => other,
         }
@@ -337,7 +337,7 @@ impl<D: Decoder> Worker<D> {
     /// Sleeps until something arrives or a deadline passes.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        self.inbox.wake().wait(self.table.wake_at(asleep));
+        self.queue.wake().wait(self.table.wake_at(asleep));
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }
@@ -349,11 +349,11 @@ impl<D: Decoder> Worker<D> {
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.inbox.fail(EngineFailure::Panicked);
+            self.queue.fail(EngineFailure::Panicked);
         }
-        let (unserved, _jobs) = self.inbox.close();
+        let (unserved, _jobs) = self.queue.close();
         self.counters.close();
-        let Some(failure) = self.inbox.failure() else { return };
+        let Some(failure) = self.queue.failure() else { return };
         for sequence in std::mem::take(&mut self.table).into_sequences().chain(unserved) {
             sequence.tell(Err(Failure::Dead(failure.clone())));
         }

@@ -7,9 +7,9 @@ use crate::engine::choose::{Chooser, Outputs, RowResult};
 use crate::engine::commit::{Committed, commit, take_out};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::{Inbox, Job};
 use crate::engine::mask_task::masks_due;
 use crate::engine::plan::{Plan, Planner};
+use crate::engine::request_queue::{Job, RequestQueue};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
 use crate::engine::sequence::{Goal, Sequence, StepOutput};
@@ -41,7 +41,7 @@ impl Stages {
             planner: Planner::new(Room { limits, prefill_chunk, sequences_max, job_first: true }),
             plan: Plan::default(),
             batch: Batch::default(),
-            chooser: Chooser::new(VOCAB, Arc::new(Inbox::new(&EngineConfig::default()))),
+            chooser: Chooser::new(VOCAB, Arc::new(RequestQueue::new(&EngineConfig::default()))),
             results: Vec::new(),
         }
     }
@@ -416,22 +416,22 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
 /// A worker that a test drives turn by turn, without a thread.
 struct ByHand {
     worker: Worker<Fake>,
-    inbox: Arc<Inbox>,
+    queue: Arc<RequestQueue>,
     counters: Arc<Counters>,
 }
 
 impl ByHand {
     fn new(fake: Fake, config: EngineConfig) -> ByHand {
-        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
-        let worker = Worker::new(fake, config, Arc::clone(&inbox), Arc::clone(&counters)).unwrap();
-        ByHand { worker, inbox, counters }
+        let (queue, counters) = (Arc::new(RequestQueue::new(&config)), Arc::new(Counters::default()));
+        let worker = Worker::new(fake, config, Arc::clone(&queue), Arc::clone(&counters)).unwrap();
+        ByHand { worker, queue, counters }
     }
 
     fn submit(&mut self, request: TokenRequest) -> Generation {
-        let channel = Channel::new(request.max_tokens, Arc::clone(self.inbox.wake()));
+        let channel = Channel::new(request.max_tokens, Arc::clone(self.queue.wake()));
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
-        self.inbox.put_request(sequence, &self.counters).unwrap();
-        self.worker.admit(self.inbox.take());
+        self.queue.put_request(sequence, &self.counters).unwrap();
+        self.worker.admit(self.queue.take());
         Generation::new(channel, None)
     }
 }
@@ -459,7 +459,7 @@ fn a_score_and_full_seats_take_turns() {
     (0..4).for_each(|_| assert!(engine.worker.turn()));
     let before = engine.counters.read();
     let (sequence, answer) = score(request(7, 40, 1).prompt, 0);
-    engine.inbox.put_job(Job::Compute(sequence)).unwrap();
+    engine.queue.put_job(Job::Compute(sequence)).unwrap();
     let scores = loop {
         assert!(engine.worker.turn());
         if let Ok(scores) = answer.try_recv() {

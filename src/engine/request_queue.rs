@@ -58,7 +58,7 @@ pub(super) enum Order {
     Stop,
 }
 
-/// Arrivals since the last [`Inbox::take`].
+/// Arrivals since the last [`RequestQueue::take`].
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     pub(super) requests: VecDeque<Sequence>,
@@ -82,7 +82,7 @@ struct State {
 
 /// The request queue, shared by the handles and the engine's thread.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct RequestQueue {
     state: Mutex<State>,
     ended: Condvar,
     wake: Arc<WakeFlag>,
@@ -90,11 +90,11 @@ pub(super) struct Inbox {
     jobs_max: usize,
 }
 
-impl Inbox {
-    pub(super) fn new(config: &EngineConfig) -> Inbox {
+impl RequestQueue {
+    pub(super) fn new(config: &EngineConfig) -> RequestQueue {
         let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
         let (state, ended, wake) = Default::default();
-        Inbox { state, ended, wake, requests_max, jobs_max }
+        RequestQueue { state, ended, wake, requests_max, jobs_max }
     }
 
     /// Registers the calling thread as one of the engine's.
