@@ -104,12 +104,12 @@ impl Planner {
             let answer = table.get(part.slot).and_then(Sequence::answer);
             answer.is_none_or(|answer| answer.request.sampling.penalises())
         };
-        // As in the scheduler: a paused sequence takes no seat.
+        // As in the scheduler: a paused sequence takes no sequence slot.
         let awake = || table.iter().filter(|(_, sequence)| !sequence.is_paused());
-        let seated = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
-        let full = seated >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
+        let running = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
+        let full = running >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
         !table.has_job()
-            && under_way.len() == seated
+            && under_way.len() == running
             && full
             && under_way.iter().all(|part| part.sampled && !penalised(part))
     }

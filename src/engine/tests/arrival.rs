@@ -49,7 +49,7 @@ fn who_comes_first_is_served_first_when_seats_are_full() {
         let generations = submit_all(&handle, &probe, requests.collect());
         generations.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
         let expected: Vec<TokenId> = (0..8).map(first).collect();
-        assert_eq!(started(&probe), expected, "{sequences_max} seats");
+        assert_eq!(started(&probe), expected, "{sequences_max} slots");
         settled(&handle);
     }
 }
@@ -197,7 +197,7 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
     assert!(!queue.is_empty() && queue.take().order == Order::Stop);
 }
 
-/// Waiting requests cannot get a seat, so the seated ones run ahead.
+/// Waiting requests cannot get a sequence slot, so the running ones run ahead.
 #[test]
 fn full_seats_run_ahead_while_others_wait() {
     for sequences_max in [1, 3] {

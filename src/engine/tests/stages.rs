@@ -146,7 +146,7 @@ fn slots_keep_their_ids_and_old_ids_find_nobody() {
 fn who_finds_no_seat_or_no_pages_waits_without_any() {
     let mut stages = Stages::new(9, 64, 2);
     let (ids, _readers): (Vec<_>, Vec<_>) = (0..3).map(|seed| stages.admit(greedy(seed, 5, 5))).unzip();
-    assert_eq!(stages.plan(), [(ids[0], 5), (ids[1], 5)], "two seats");
+    assert_eq!(stages.plan(), [(ids[0], 5), (ids[1], 5)], "two slots");
     assert!(stages.get(ids[2]).pages.is_none());
     let mut stages = Stages::new(3, 64, 8);
     let (first, _reader) = stages.admit(greedy(0, 33, 5));
@@ -407,7 +407,7 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
         stages.plan();
         stages.fill(true);
         let (_waiting, _reader) = stages.admit(greedy(1, 5, 9));
-        assert_eq!(stages.plan_ahead().len(), ahead, "{sequences_max} seats");
+        assert_eq!(stages.plan_ahead().len(), ahead, "{sequences_max} slots");
         let job = stages.table.insert(score(vec![TokenId(1)], 0).0);
         assert_eq!(stages.plan_ahead(), [], "of {job:?}");
     }

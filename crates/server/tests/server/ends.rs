@@ -27,7 +27,7 @@ pub fn begun(server: &Running) -> TcpStream {
 }
 
 /// An answer that takes twenty milliseconds for each of its tokens, however fast the machine is. What comes behind it
-/// waits, if it has the only seat.
+/// waits, if it has the only sequence slot.
 pub fn slow_answer(server: &Running, tokens: usize) -> Generation {
     let slowly = |_: &[TokenId], allowed: &mut TokenSet| {
         std::thread::sleep(Duration::from_millis(20));
@@ -144,7 +144,7 @@ fn what_is_not_finished_in_time_gets_an_error() {
     server.join();
 }
 
-/// A stream that waits, where another answer has the only seat.
+/// A stream that waits, where another answer has the only sequence slot.
 fn waiting(server: &Running) -> TcpStream {
     let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
     let mut stream = TcpStream::connect(server.address).expect("connects");
