@@ -32,11 +32,11 @@ mod error;
 mod folder;
 mod kind;
 mod known;
-mod mend;
 mod parts;
 mod spaces;
 mod stop;
 mod vocab;
+mod vocab_data;
 mod warnings;
 
 #[cfg(feature = "text")]

@@ -1,7 +1,7 @@
 //! [`VocabParts`]: the tokenizer metadata of a model file as plain values.
 //!
 //! Values of any equivalent type are accepted: converters have written ids as signed numbers, flags as 0 and
-//! 1, scores as integers. `mend.rs` checks their consistency.
+//! 1, scores as integers. `vocab_data.rs` checks their consistency.
 
 use super::error::TextError;
 use super::spaces::Spaces;

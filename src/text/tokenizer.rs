@@ -12,12 +12,12 @@ use super::error::TextError;
 use super::folder::FolderText;
 use super::kind::TokenKind;
 use super::limit::Ids;
-use super::mend::Mended;
 use super::pairs::Pairs;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::template::ChatPrompt;
 use super::vocab::Vocab;
+use super::vocab_data::VocabData;
 use crate::TokenId;
 use crate::checkpoint::{Array, Checkpoint, Metadata, Strings, TextSource, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
@@ -119,7 +119,7 @@ impl Tokenizer {
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
         let (edges, by_rules) = (Edges::new(&parts.edges)?, parts.by_rules);
-        let mut parts = Mended::new(parts)?;
+        let mut parts = VocabData::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let scores = std::mem::take(&mut parts.scores);
         let mut warnings = std::mem::take(&mut parts.warnings);

@@ -10,9 +10,9 @@ use super::error::TextError;
 use super::folder::FolderText;
 use super::kind::{TokenKind, byte_token};
 use super::known;
-use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
 use super::spaces::{SpacePrefix, Spaces};
+use super::vocab_data::VocabData;
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
@@ -69,11 +69,11 @@ impl Vocab {
 
     /// Repairs the parts and decodes all tokens.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
-        Ok(Vocab::new(Mended::new(parts.clone())?))
+        Ok(Vocab::new(VocabData::new(parts.clone())?))
     }
 
     /// Decodes all tokens.
-    pub(crate) fn new(parts: Mended) -> Vocab {
+    pub(crate) fn new(parts: VocabData) -> Vocab {
         // Decoded tokens are not longer than their pieces, so `Ends` can represent all ends.
         let spelled_max = parts.tokens.iter().map(str::len).sum();
         let mut bytes = ByteStrings {

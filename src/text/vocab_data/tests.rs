@@ -40,19 +40,19 @@ fn bpe(tokens: &[(&str, u32)]) -> VocabParts {
     }
 }
 
-fn mended(parts: VocabParts) -> Mended {
-    Mended::new(parts).unwrap()
+fn repaired(parts: VocabParts) -> VocabData {
+    VocabData::new(parts).unwrap()
 }
 
 /// Checks that the only warning contains all these words.
-fn told(mended: &Mended, words: &[&str]) {
-    let [line] = mended.warnings.lines() else { panic!("one line: {:?}", mended.warnings.lines()) };
+fn told(repaired: &VocabData, words: &[&str]) {
+    let [line] = repaired.warnings.lines() else { panic!("one line: {:?}", repaired.warnings.lines()) };
     for word in words {
         assert!(line.contains(word), "{line:?} lacks {word:?}");
     }
 }
 
-fn read(entries: Vec<(&'static str, Value)>) -> Mended {
+fn read(entries: Vec<(&'static str, Value)>) -> VocabData {
     let tokens: Strings = KINDS.iter().map(|(piece, _)| piece).collect();
     let given: Vec<&str> = entries.iter().map(|(key, _)| *key).collect();
     let codes: Vec<i32> = KINDS.iter().map(|&(_, kind)| kind as i32).collect();
@@ -67,19 +67,19 @@ fn read(entries: Vec<(&'static str, Value)>) -> Mended {
     ];
     let usual = usual.into_iter().filter(|(key, _)| !given.contains(key)).collect::<Vec<_>>();
     let metadata: Metadata = entries.iter().cloned().chain(usual).collect();
-    mended(VocabParts::read(&metadata).unwrap())
+    repaired(VocabParts::read(&metadata).unwrap())
 }
 
 #[test]
 fn a_good_vocabulary_is_left_as_it_is() {
-    let mended = mended(spm());
-    assert_eq!(mended.warnings.lines(), [""; 0]);
+    let repaired = repaired(spm());
+    assert_eq!(repaired.warnings.lines(), [""; 0]);
     assert_eq!(
-        (mended.bos, mended.eos, mended.unknown),
+        (repaired.bos, repaired.eos, repaired.unknown),
         (Some(TokenId(1)), Some(TokenId(2)), Some(TokenId(0)))
     );
-    assert_eq!(mended.scores, spm().scores.unwrap());
-    assert!(mended.add_bos && mended.spaces == Spaces::before_each(true));
+    assert_eq!(repaired.scores, spm().scores.unwrap());
+    assert!(repaired.add_bos && repaired.spaces == Spaces::before_each(true));
 }
 
 #[test]
@@ -87,19 +87,19 @@ fn an_id_outside_the_vocabulary_is_no_token() {
     let count = KINDS.len() as i64;
     for bad in [count, i64::from(u32::MAX), -1, i64::MAX, i64::MIN] {
         let expected = ["expected a token id below 8", &format!("found {bad}:")];
-        let found = mended(VocabParts { eos: Some(bad), ..spm() });
+        let found = repaired(VocabParts { eos: Some(bad), ..spm() });
         told(&found, &[&["`tokenizer.ggml.eos_token_id`"], &expected[..]].concat());
         assert_eq!((found.eos, found.bos), (None, Some(TokenId(1))));
-        let found = mended(VocabParts { bos: Some(bad), ..spm() });
+        let found = repaired(VocabParts { bos: Some(bad), ..spm() });
         told(&found, &[&["`tokenizer.ggml.bos_token_id`"], &expected[..]].concat());
         assert_eq!((found.bos, found.eos), (None, Some(TokenId(2))));
-        let found = mended(VocabParts { unknown: Some(bad), ..spm() });
+        let found = repaired(VocabParts { unknown: Some(bad), ..spm() });
         told(&found, &[&["`tokenizer.ggml.unknown_token_id`"], &expected[..]].concat());
         assert_eq!(found.unknown, None);
-        let found = mended(VocabParts { eot: Some(bad), ..spm() });
+        let found = repaired(VocabParts { eot: Some(bad), ..spm() });
         told(&found, &[&["`tokenizer.ggml.eot_token_id`"], &expected[..]].concat());
         assert_eq!(found.ends, [TokenId(2)]);
-        let found = mended(VocabParts { padding: Some(bad), ..spm() });
+        let found = repaired(VocabParts { padding: Some(bad), ..spm() });
         told(&found, &[&["`tokenizer.ggml.padding_token_id`"], &expected[..]].concat());
     }
 }
@@ -148,7 +148,7 @@ fn kinds_of_any_type_are_read() {
         codes().map(|code| code as f32).collect::<Vec<_>>().into(),
     ] {
         let found = read(vec![(key::TYPES, value)]);
-        assert_eq!(found.kinds, mended(spm()).kinds);
+        assert_eq!(found.kinds, repaired(spm()).kinds);
         assert_eq!(found.warnings.lines(), [""; 0]);
     }
 }
@@ -156,8 +156,8 @@ fn kinds_of_any_type_are_read() {
 #[test]
 fn missing_kinds_are_known_by_the_spelling() {
     for types in [None, Some(vec![]), Some(vec![2])] {
-        let found = mended(VocabParts { types, ..spm() });
-        assert_eq!(found.kinds, mended(spm()).kinds);
+        let found = repaired(VocabParts { types, ..spm() });
+        assert_eq!(found.kinds, repaired(spm()).kinds);
         let lines = found.warnings.lines();
         assert!(lines[0].contains("`tokenizer.ggml.token_type`"), "{lines:?}");
     }
@@ -169,15 +169,15 @@ fn missing_kinds_are_known_by_the_spelling() {
 
 #[test]
 fn further_kinds_and_codes_that_are_none_are_told() {
-    let good = mended(spm()).kinds;
+    let good = repaired(spm()).kinds;
     let mut types = spm().types.unwrap();
     types.extend([1, 1]);
-    let found = mended(VocabParts { types: Some(types.clone()), ..spm() });
+    let found = repaired(VocabParts { types: Some(types.clone()), ..spm() });
     told(&found, &["has 10 values, the vocabulary 8 tokens"]);
     assert_eq!(found.kinds, good);
     types.truncate(8);
     (types[4], types[5]) = (77, u32::MAX);
-    let found = mended(VocabParts { types: Some(types), ..spm() });
+    let found = repaired(VocabParts { types: Some(types), ..spm() });
     told(&found, &["expected 0 to 6, found 2 other values, the first at index 4"]);
     assert_eq!(found.kinds, good);
 }
@@ -206,7 +206,7 @@ fn control_tokens_that_are_marked_as_text_are_control_tokens() {
         ("[INST]", 4),
         ("[/INST]", 1),
     ] {
-        let found = mended(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
+        let found = repaired(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
         assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::Normal], "{piece}");
         told(&found, &["`tokenizer.ggml.token_type`", &format!("{piece:?} is taken for a control token")]);
     }
@@ -223,22 +223,22 @@ fn control_tokens_that_are_marked_as_text_are_control_tokens() {
         ("[|", 1),
         ("</s>", 1),
     ] {
-        let found = mended(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
+        let found = repaired(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
         assert_eq!(found.warnings.lines(), [""; 0], "{piece}");
         assert_ne!(found.kinds[1], TokenKind::Control, "{piece}");
     }
-    let found = mended(bpe(&[("<|im_end|>", 1), ("<|im_start|>", 1), ("<|x|>", 1)]));
+    let found = repaired(bpe(&[("<|im_end|>", 1), ("<|im_start|>", 1), ("<|x|>", 1)]));
     told(&found, &["\"<|im_end|>\" (and 2 more)"]);
 }
 
 #[test]
 fn a_special_id_makes_a_special_token() {
     let found =
-        mended(VocabParts { bos: Some(1), unknown: Some(2), ..bpe(&[("</s>", 1), ("[B]", 1), ("?", 1)]) });
+        repaired(VocabParts { bos: Some(1), unknown: Some(2), ..bpe(&[("</s>", 1), ("[B]", 1), ("?", 1)]) });
     assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::Unknown]);
-    let found = mended(VocabParts { bos: Some(1), ..bpe(&[("</s>", 4), ("[B]", 4), ("<think>", 4)]) });
+    let found = repaired(VocabParts { bos: Some(1), ..bpe(&[("</s>", 4), ("[B]", 4), ("<think>", 4)]) });
     assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::UserDefined]);
-    let found = mended(bpe(&[(",", 1), ("a", 1)]));
+    let found = repaired(bpe(&[(",", 1), ("a", 1)]));
     assert_eq!((found.eos, found.kinds[0]), (Some(TokenId(0)), TokenKind::Normal));
     told(&found, &["is 0, the text \",\": answers end there"]);
 }
@@ -247,7 +247,7 @@ fn a_special_id_makes_a_special_token() {
 fn byte_tokens_are_known_by_their_spelling() {
     let mut parts = spm();
     parts.types.as_mut().unwrap()[3] = 1;
-    let found = mended(parts.clone());
+    let found = repaired(parts.clone());
     assert_eq!(found.kinds[3], TokenKind::Byte);
     told(&found, &["\"<0x41>\" is taken for a byte"]);
     // If the byte has a token, the other one is text.
@@ -255,7 +255,7 @@ fn byte_tokens_are_known_by_their_spelling() {
     parts.tokens.push("<0x41>");
     parts.types.as_mut().unwrap().push(1);
     parts.scores.as_mut().unwrap().push(-9.0);
-    let found = mended(parts);
+    let found = repaired(parts);
     assert_eq!((found.kinds[8], found.warnings.lines()), (TokenKind::Normal, &[] as &[String]));
 }
 
@@ -268,11 +268,11 @@ fn missing_scores_are_known_by_the_order() {
         (Some(vec![]), "is missing"),
         (Some(vec![0.0; 8]), "is the same for all pieces"),
     ] {
-        let found = mended(VocabParts { scores, ..spm() });
+        let found = repaired(VocabParts { scores, ..spm() });
         assert_eq!(found.scores, expected);
         told(&found, &["`tokenizer.ggml.scores`", what]);
     }
-    let found = mended(VocabParts { scores: None, ..bpe(&[("<e>", 3), ("ab", 1), ("abc", 1)]) });
+    let found = repaired(VocabParts { scores: None, ..bpe(&[("<e>", 3), ("ab", 1), ("abc", 1)]) });
     assert_eq!(found.warnings.lines(), [""; 0], "byte-level vocabularies have none");
 }
 
@@ -280,12 +280,12 @@ fn missing_scores_are_known_by_the_order() {
 fn scores_that_do_not_fit_are_cut_or_lowest() {
     let mut scores = spm().scores.unwrap();
     scores.truncate(6);
-    let found = mended(VocabParts { scores: Some(scores.clone()), ..spm() });
+    let found = repaired(VocabParts { scores: Some(scores.clone()), ..spm() });
     assert_eq!((found.scores[5], found.scores[6], found.scores[7]), (-5.0, -1000.0, -1000.0));
     told(&found, &["has 6 values, the vocabulary 8 tokens"]);
     scores.extend([-6.0, -7.0, -8.0]);
     scores[5] = f32::NAN;
-    let found = mended(VocabParts { scores: Some(scores), ..spm() });
+    let found = repaired(VocabParts { scores: Some(scores), ..spm() });
     assert_eq!((found.scores.len(), found.scores[5], found.scores[7]), (8, -1000.0, -7.0));
     assert!(found.warnings.lines()[1].contains("1 values are no numbers, the first at index 5"));
     let integers = Value::from((0..8).map(|score| -score).collect::<Vec<i32>>());
@@ -295,7 +295,7 @@ fn scores_that_do_not_fit_are_cut_or_lowest() {
 
 #[test]
 fn missing_ids_are_known_by_their_names() {
-    let found = mended(VocabParts { bos: None, eos: None, unknown: None, ..spm() });
+    let found = repaired(VocabParts { bos: None, eos: None, unknown: None, ..spm() });
     assert_eq!((found.bos, found.eos, found.unknown), (Some(TokenId(1)), Some(TokenId(2)), Some(TokenId(0))));
     let lines = found.warnings.lines();
     assert!(
@@ -307,7 +307,7 @@ fn missing_ids_are_known_by_their_names() {
         "{lines:?}"
     );
     // BOS is not needed if the text does not start with it.
-    let found = mended(VocabParts { bos: None, add_bos: Some(false), ..spm() });
+    let found = repaired(VocabParts { bos: None, add_bos: Some(false), ..spm() });
     assert_eq!((found.bos, found.warnings.lines()), (None, &[] as &[String]));
 }
 
@@ -329,8 +329,8 @@ fn flags_of_any_type_are_read() {
 }
 
 /// Like [`bpe`], with a given pre-tokenizer.
-fn recognised(tokens: &[(&str, u32)], pre: &str) -> Mended {
-    mended(VocabParts { pre: pre.to_owned(), bos: Some(1), ..bpe(tokens) })
+fn recognised(tokens: &[(&str, u32)], pre: &str) -> VocabData {
+    repaired(VocabParts { pre: pre.to_owned(), bos: Some(1), ..bpe(tokens) })
 }
 
 #[test]
@@ -356,8 +356,8 @@ fn a_missing_pre_tokenizer_is_known_by_the_vocabulary() {
         assert_eq!((found.pre.as_str(), found.warnings.lines()), ("smollm", &[] as &[String]));
     }
     // Llama 3 starts with BOS by default; the others do not.
-    assert!(mended(VocabParts { bos: Some(1), ..recognised_parts(&llama3) }).add_bos);
-    assert!(!mended(VocabParts { bos: Some(1), ..recognised_parts(&[end, (";Ċ", 1)]) }).add_bos);
+    assert!(repaired(VocabParts { bos: Some(1), ..recognised_parts(&llama3) }).add_bos);
+    assert!(!repaired(VocabParts { bos: Some(1), ..recognised_parts(&[end, (";Ċ", 1)]) }).add_bos);
     let found = recognised(&[end, ("a", 1), ("12", 1)], "");
     assert_eq!(found.pre, "gpt-2");
     told(&found, &["is missing", "`gpt-2`", "a guess"]);
@@ -380,14 +380,14 @@ fn large_vocabularies_without_numbers_cut_digits() {
 
 #[test]
 fn empty_and_equal_pieces_are_no_fault() {
-    let found = mended(bpe(&[("<e>", 3), ("", 1), ("", 5), ("a", 1), ("a", 1), ("", 3)]));
+    let found = repaired(bpe(&[("<e>", 3), ("", 1), ("", 5), ("a", 1), ("a", 1), ("", 3)]));
     assert_eq!(found.warnings.lines(), [""; 0]);
 }
 
 #[test]
 fn a_warning_is_one_line_of_bounded_length() {
     let piece = format!("<|{}|>", "x".repeat(1000));
-    let found = mended(bpe(&[("<e>", 3), (&piece, 1), ("a\u{1b}[2J\n", 1)]));
+    let found = repaired(bpe(&[("<e>", 3), (&piece, 1), ("a\u{1b}[2J\n", 1)]));
     let [line] = found.warnings.lines() else { panic!("one line") };
     assert!(line.chars().count() <= 300 && !line.contains(char::is_control), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Repair of inconsistent tokenizer metadata.
+//! Vocabulary data of a file, with inconsistent metadata repaired.
 //!
 //! Other engines run models with such metadata, so they are not rejected. Where the right value can be
 //! inferred, it is used; a guess or a dropped value adds a warning. The result is consistent: every list has
@@ -21,7 +21,7 @@ const SPACES_SCORE: f32 = -1e9;
 
 /// Consistent parts of a vocabulary.
 #[derive(Debug)]
-pub(crate) struct Mended {
+pub(crate) struct VocabData {
     pub(crate) tokens: Strings,
     pub(crate) spelling: Spelling,
     /// Name of the pre-tokenizer.
@@ -41,12 +41,12 @@ pub(crate) struct Mended {
     pub(crate) warnings: Warnings,
 }
 
-impl Mended {
+impl VocabData {
     /// Repairs the parts of a file.
     ///
     /// # Errors
     /// A vocabulary without tokens, or an unsupported kind of tokenizer.
-    pub(crate) fn new(mut parts: VocabParts) -> Result<Mended, TextError> {
+    pub(crate) fn new(mut parts: VocabParts) -> Result<VocabData, TextError> {
         let mut spelling = parts.spelling()?;
         let count = parts.tokens.len();
         if count == 0 || u32::try_from(count).is_err() {
@@ -63,13 +63,13 @@ impl Mended {
             _ => Vec::new(),
         };
         if spelling == Spelling::SentencePiece {
-            mend_bytes(&parts.tokens, &mut kinds, &mut warnings);
+            repair_bytes(&parts.tokens, &mut kinds, &mut warnings);
         } else if is_plain(&parts.tokens, &kinds) {
             spelling = Spelling::Plain;
             warnings
                 .add("the pieces are plain text, not GPT-2's alphabet of bytes; they are taken as they are");
         }
-        mend_markers(&parts.tokens, &mut kinds, &mut warnings);
+        repair_markers(&parts.tokens, &mut kinds, &mut warnings);
         let ids = Ids::new(&parts, &mut kinds, &mut warnings);
         let pre = match spelling {
             Spelling::SentencePiece => String::new(),
@@ -79,7 +79,7 @@ impl Mended {
             spelling == Spelling::SentencePiece || known::BEGINS_WITH_BOS.contains(&pre.as_str())
         });
         let bos = ids.bos.or_else(|| add_bos.then(|| ids.guess_bos(&parts, &mut warnings)).flatten());
-        Ok(Mended {
+        Ok(VocabData {
             spelling,
             pre,
             kinds,
@@ -168,7 +168,7 @@ fn are_alike(parts: &VocabParts, kinds: &[TokenKind], scores: &[f32]) -> bool {
 }
 
 /// Marks `<0xNN>` as the byte token unless the byte has one already.
-fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
+fn repair_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
     let mut known = [false; 256];
     for (piece, kind) in tokens.iter().zip(kinds.iter()) {
         if let (TokenKind::Byte, Some(byte)) = (kind, byte_token(piece))
@@ -203,7 +203,7 @@ fn is_plain(tokens: &Strings, kinds: &[TokenKind]) -> bool {
 }
 
 /// Marks pieces that occur only in chat formats as control tokens, regardless of the file.
-fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
+fn repair_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
     let mut changed = Pieces::default();
     for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
         let wrong = match kind {
