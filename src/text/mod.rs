@@ -40,9 +40,9 @@ mod vocab_data;
 mod warnings;
 
 #[cfg(feature = "text")]
-mod bpe;
+mod added_tokens;
 #[cfg(feature = "text")]
-mod edges;
+mod bpe;
 #[cfg(feature = "text")]
 mod index;
 #[cfg(feature = "text")]

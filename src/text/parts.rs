@@ -76,13 +76,13 @@ pub(crate) enum RunsOfUnknown {
 
 /// Added-token options: the effect of a token on adjacent text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Edge {
+pub(crate) struct AddedTokenRule {
     /// `lstrip`: absorbs white space before the token.
-    pub(crate) takes_left: bool,
+    pub(crate) lstrip: bool,
     /// `rstrip`: absorbs white space after the token.
-    pub(crate) takes_right: bool,
+    pub(crate) rstrip: bool,
     /// `single_word`: no match inside a word.
-    pub(crate) is_word: bool,
+    pub(crate) single_word: bool,
 }
 
 /// The tokenizer's metadata as plain values. Ids and codes are not validated.
@@ -108,7 +108,7 @@ pub(crate) struct VocabParts {
     pub(crate) by_rules: Option<RunsOfUnknown>,
     /// Options of added tokens, where not default.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
-    pub(crate) edges: Vec<(TokenId, Edge)>,
+    pub(crate) added_tokens: Vec<(TokenId, AddedTokenRule)>,
     pub(crate) warnings: Warnings,
 }
 
@@ -135,7 +135,7 @@ impl VocabParts {
             add_bos: reader.flag(key::ADD_BOS),
             by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
-            edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
+            added_tokens: if model == "llama" { added_tokens(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })
     }
@@ -167,16 +167,16 @@ impl VocabParts {
 
 /// Options of added tokens, which GGUF has no key for. Phi 3's markers absorb the following white space: its
 /// tokenizer sets `rstrip`, and llama.cpp detects the model by name.
-fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
+fn added_tokens(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, AddedTokenRule)> {
     if !metadata.str("general.architecture").is_ok_and(|name| name == Some("phi3")) {
         return Vec::new();
     }
     let is_marker = |piece: &str| {
         piece == "</s>" || (piece.starts_with("<|") && piece.ends_with("|>") && piece != "<|endoftext|>")
     };
-    let edge = Edge { takes_right: true, ..Edge::default() };
+    let rule = AddedTokenRule { rstrip: true, ..AddedTokenRule::default() };
     let markers = tokens.iter().enumerate().filter(|(_, piece)| is_marker(piece));
-    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), edge))).collect()
+    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), rule))).collect()
 }
 
 /// Reader that tolerates the type confusions of converters.

@@ -4,9 +4,9 @@
 //! (`pairs.rs`). The common part is here: special tokens are matched first, then BOS and the space prefix are
 //! added where the model expects them.
 
+use super::added_tokens::{AddedTokenRules, Found};
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
-use super::edges::{Edges, Found};
 use super::error::TextError;
 #[cfg(feature = "safetensors")]
 use super::folder::FolderText;
@@ -52,7 +52,7 @@ pub struct Tokenizer {
     always: Matcher,
     /// Matcher for user-defined and control tokens.
     special: Matcher,
-    edges: Edges,
+    added_tokens: AddedTokenRules,
     pieces: Pieces,
     /// Maximum bytes of plain text per token; `None` if bytes may produce no token.
     longest: Option<NonZeroUsize>,
@@ -118,7 +118,7 @@ impl Tokenizer {
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
-        let (edges, by_rules) = (Edges::new(&parts.edges)?, parts.by_rules);
+        let (added_tokens, by_rules) = (AddedTokenRules::new(&parts.added_tokens)?, parts.by_rules);
         let mut parts = VocabData::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let scores = std::mem::take(&mut parts.scores);
@@ -145,7 +145,7 @@ impl Tokenizer {
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, edges, pieces, longest })
+        Ok(Tokenizer { vocab, always, special, added_tokens, pieces, longest })
     }
 
     /// The vocabulary.
@@ -241,10 +241,10 @@ impl Tokenizer {
         ids.expect_least(self.least_tokens(text.len()))?;
         let mut before = 0;
         for (start, end, id) in found {
-            let Some(stretch) = self.edges.stretch(text, Found { id, start, end, before }) else { continue };
-            self.encode_plain(text, before..stretch.start, &mut ids)?;
+            let Some(span) = self.added_tokens.span(text, Found { id, start, end, before }) else { continue };
+            self.encode_plain(text, before..span.start, &mut ids)?;
             ids.push(id)?;
-            before = stretch.end;
+            before = span.end;
         }
         self.encode_plain(text, before..text.len(), &mut ids)?;
         let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
@@ -254,7 +254,7 @@ impl Tokenizer {
     /// Minimum number of tokens of any text with this number of bytes, without BOS.
     pub fn least_tokens(&self, bytes: usize) -> usize {
         match self.longest {
-            Some(longest) if !self.edges.may_take_text() => bytes.div_ceil(longest.get()),
+            Some(longest) if !self.added_tokens.may_take_text() => bytes.div_ceil(longest.get()),
             _ => 0,
         }
     }
@@ -283,9 +283,9 @@ impl Tokenizer {
 
     /// Encodes a stretch of text without special tokens. It follows a special token or is at the start, so
     /// the space prefix applies.
-    fn encode_plain(&self, text: &str, stretch: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
-        let start = stretch.start;
-        let text = text.get(stretch).unwrap_or_default();
+    fn encode_plain(&self, text: &str, span: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
+        let start = span.start;
+        let text = text.get(span).unwrap_or_default();
         if text.is_empty() {
             return Ok(());
         }

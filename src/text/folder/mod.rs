@@ -64,7 +64,7 @@ impl FolderText {
             ends,
             add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
             spaces: scheme.spaces(),
-            edges: pieces.edges,
+            added_tokens: pieces.added_tokens,
             tokens: pieces.tokens,
             by_rules: scheme.by_rules(),
             types: Some(pieces.kinds),

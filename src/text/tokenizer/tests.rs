@@ -2,7 +2,7 @@
 //! `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
-use super::super::parts::Edge;
+use super::super::parts::AddedTokenRule;
 use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
@@ -425,8 +425,9 @@ proptest! {
 #[test]
 fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
     let (mut parts, rules) = byte_level_parts("smollm");
-    let edge = |takes_left, takes_right, is_word| Edge { takes_left, takes_right, is_word };
-    parts.edges = vec![(TokenId(265), edge(true, true, false)), (TokenId(267), edge(false, false, true))];
+    let rule = |lstrip, rstrip, single_word| AddedTokenRule { lstrip, rstrip, single_word };
+    parts.added_tokens =
+        vec![(TokenId(265), rule(true, true, false)), (TokenId(267), rule(false, false, true))];
     let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
     let found = |text| pieces(&tokenizer, text, Special::Parse).concat();
     assert_eq!(found("1 \n<|end|> \u{3000}\t2"), "1<|end|>2");

@@ -7,13 +7,13 @@ use std::ops::Range;
 use regex::Regex;
 
 use super::error::TextError;
-use super::parts::Edge;
+use super::parts::AddedTokenRule;
 use crate::TokenId;
 
 /// Added tokens with such options.
 #[derive(Debug)]
-pub(crate) struct Edges {
-    by_id: HashMap<TokenId, Edge>,
+pub(crate) struct AddedTokenRules {
+    by_id: HashMap<TokenId, AddedTokenRule>,
     /// Word character at the start of a text, for `single_word`. `None` if no token has this option.
     word: Option<Regex>,
 }
@@ -27,32 +27,32 @@ pub(crate) struct Found {
     pub(crate) before: usize,
 }
 
-impl Edges {
-    pub(crate) fn new(edges: &[(TokenId, Edge)]) -> Result<Edges, TextError> {
-        let word = edges.iter().any(|(_, edge)| edge.is_word).then(|| Regex::new(r"^\w")).transpose();
+impl AddedTokenRules {
+    pub(crate) fn new(rules: &[(TokenId, AddedTokenRule)]) -> Result<AddedTokenRules, TextError> {
+        let word = rules.iter().any(|(_, rule)| rule.single_word).then(|| Regex::new(r"^\w")).transpose();
         let word = word.map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        Ok(Edges { by_id: edges.iter().copied().collect(), word })
+        Ok(AddedTokenRules { by_id: rules.iter().copied().collect(), word })
     }
 
     /// Whether white space may be absorbed, so that text may produce no token.
     pub(crate) fn may_take_text(&self) -> bool {
-        self.by_id.values().any(|edge| edge.takes_left || edge.takes_right)
+        self.by_id.values().any(|rule| rule.lstrip || rule.rstrip)
     }
 
     /// Byte range of the text that the token covers; `None` if `single_word` forbids the match.
-    pub(crate) fn stretch(&self, text: &str, found: Found) -> Option<Range<usize>> {
+    pub(crate) fn span(&self, text: &str, found: Found) -> Option<Range<usize>> {
         let Found { id, mut start, mut end, before } = found;
-        let Some(edge) = self.by_id.get(&id) else { return Some(start..end) };
-        if edge.is_word && self.is_within_word(text, start..end) {
+        let Some(rule) = self.by_id.get(&id) else { return Some(start..end) };
+        if rule.single_word && self.is_within_word(text, start..end) {
             return None;
         }
-        if edge.takes_left
+        if rule.lstrip
             && let Some(left) = text.get(before..start)
         {
             start = before + left.trim_end().len();
         }
         // White space already absorbed by the previous token is skipped.
-        if edge.takes_right
+        if rule.rstrip
             && let Some(right) = text.get(end.max(before)..)
         {
             end = text.len() - right.trim_start().len();
