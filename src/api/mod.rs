@@ -26,7 +26,7 @@ mod device;
 mod load;
 mod request;
 mod sidecar;
-mod texts;
+mod text_pipeline;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A model file's vocabulary, and with the feature `text` its tokenizer and chat template.
-pub(super) struct Texts {
+pub(super) struct TextPipeline {
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
     tokenizer: Tokenizer,
@@ -23,21 +23,21 @@ pub(super) struct Texts {
     template: Option<ChatTemplate>,
 }
 
-impl Texts {
+impl TextPipeline {
     /// Reads them from a file; `template` replaces the file's own chat template.
     #[cfg(feature = "text")]
-    pub(super) fn read(file: &dyn Checkpoint, template: Option<&str>) -> Result<Texts> {
+    pub(super) fn read(file: &dyn Checkpoint, template: Option<&str>) -> Result<TextPipeline> {
         let tokenizer = Tokenizer::from_checkpoint(file)?;
         let template = match template {
             None => ChatTemplate::from_checkpoint(file, tokenizer.vocab())?,
             Some(source) => Some(ChatTemplate::from_source(source, tokenizer.vocab())?),
         };
-        Ok(Texts::new(tokenizer, template))
+        Ok(TextPipeline::new(tokenizer, template))
     }
 
     #[cfg(not(feature = "text"))]
-    pub(super) fn read(file: &dyn Checkpoint, _template: Option<&str>) -> Result<Texts> {
-        Ok(Texts { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
+    pub(super) fn read(file: &dyn Checkpoint, _template: Option<&str>) -> Result<TextPipeline> {
+        Ok(TextPipeline { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
     }
 
     /// Those of a custom graph without a file: tokens are plain numbers and spell nothing.
@@ -47,10 +47,10 @@ impl Texts {
         count: usize,
         ends: &[TokenId],
         template: Option<&str>,
-    ) -> Result<Texts> {
+    ) -> Result<TextPipeline> {
         let tokenizer = Tokenizer::of_numbers(model, count, ends)?;
         let template = template.map(|source| ChatTemplate::from_source(source, tokenizer.vocab()));
-        Ok(Texts::new(tokenizer, template.transpose()?))
+        Ok(TextPipeline::new(tokenizer, template.transpose()?))
     }
 
     #[cfg(not(feature = "text"))]
@@ -59,16 +59,16 @@ impl Texts {
         count: usize,
         ends: &[TokenId],
         _template: Option<&str>,
-    ) -> Result<Texts> {
-        Ok(Texts { vocab: Arc::new(Vocab::of_numbers(count, ends)?) })
+    ) -> Result<TextPipeline> {
+        Ok(TextPipeline { vocab: Arc::new(Vocab::of_numbers(count, ends)?) })
     }
 
     #[cfg(feature = "text")]
-    fn new(mut tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Texts {
+    fn new(mut tokenizer: Tokenizer, template: Option<ChatTemplate>) -> TextPipeline {
         if let Some(template) = &template {
             tokenizer.end_turns_as(template);
         }
-        Texts { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template }
+        TextPipeline { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template }
     }
 
     /// Defects of the file's vocabulary, one line each.
