@@ -4,7 +4,7 @@ use super::named::Named;
 use super::object::Object;
 use super::out::Out;
 use super::step::{Found, Literal, Step};
-use crate::chat::format::{Call, Calls, List};
+use crate::chat::format::{Call, List, ToolCallFormat};
 
 /// Effect of one character on a block. `again` is read again before further input.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Left {
 /// State of one block.
 #[derive(Debug)]
 pub(super) struct Block {
-    row: &'static Calls,
+    row: &'static ToolCallFormat,
     state: State,
     is_list: bool,
     literal: Literal,
@@ -52,7 +52,7 @@ enum State {
 
 impl Block {
     /// Block with the raw text so far.
-    pub(super) fn new(row: &'static Calls, raw: String) -> Block {
+    pub(super) fn new(row: &'static ToolCallFormat, raw: String) -> Block {
         let (state, literal, is_sure) = (State::Begin, Literal::default(), !raw.trim().is_empty());
         Block { row, state, is_list: false, literal, raw, has_started: false, is_sure }
     }

@@ -24,7 +24,7 @@ pub(crate) use grammar::Wanted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChatFormat {
     pub(super) reasoning: Option<&'static Reasoning>,
-    pub(super) calls: &'static Calls,
+    pub(super) calls: &'static ToolCallFormat,
 }
 
 /// Delimiters of reasoning.
@@ -38,7 +38,7 @@ pub(super) struct Reasoning {
 
 /// Format of tool calls: blocks with one or more calls.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Calls {
+pub(super) struct ToolCallFormat {
     pub(super) name: &'static str,
     /// Opening markers of a block, the usual one first.
     pub(super) open: &'static [&'static str],
@@ -198,7 +198,7 @@ impl ChatFormat {
     }
 }
 
-impl Calls {
+impl ToolCallFormat {
     /// Every literal of a call.
     pub(super) fn literals(&self) -> impl Iterator<Item = &'static str> {
         let mut literals = vec![self.close];
