@@ -134,12 +134,12 @@ impl InferenceEngine {
         request: Request,
         prompt: &[TokenId],
         tools: &Tools,
-        says: &Grammar,
+        text_grammar: &Grammar,
     ) -> Result<Request> {
         tools.check().map_err(no_tools)?;
         // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
-        self.constrain(says)?;
-        Ok(self.keep_to(request, prompt, tools, Some(says))?.that_keeps_tools())
+        self.constrain(text_grammar)?;
+        Ok(self.keep_to(request, prompt, tools, Some(text_grammar))?.that_keeps_tools())
     }
 
     /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
@@ -150,7 +150,7 @@ impl InferenceEngine {
         request: Request,
         prompt: &[TokenId],
         tools: &Tools,
-        says: Option<&Grammar>,
+        text_grammar: Option<&Grammar>,
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
@@ -158,20 +158,20 @@ impl InferenceEngine {
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
-        let part = says.map(Grammar::part).transpose()?;
+        let part = text_grammar.map(Grammar::part).transpose()?;
         let reasoning = self.reasoning_after(prompt);
-        let wanted = Wanted { tools, says: part.as_deref(), reasoning, control: &control };
+        let wanted = Wanted { tools, text_grammar: part.as_deref(), reasoning, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
         let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
-        if tools.list.is_empty() && says.is_some() {
+        if tools.list.is_empty() && text_grammar.is_some() {
             // No tool is at fault.
             return Ok(request.mask(constraint?));
         }
-        let field = must_keep(tools).or(says.map(|_| "tools"));
+        let field = must_keep(tools).or(text_grammar.map(|_| "tools"));
         Ok(match unless_free(constraint, field)? {
             Some(constraint) => request.mask(constraint),
             None => request,

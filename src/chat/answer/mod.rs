@@ -74,7 +74,7 @@ enum Marker {
     Reasoning,
     ReasoningEnd,
     Calls,
-    Noise,
+    Ignored,
 }
 
 impl AnswerParser {
@@ -174,12 +174,13 @@ impl AnswerParser {
         let may_call = in_text && !self.tools.is_empty() && !(self.single && self.calls > 0);
         let calls = self.format.calls;
         let open = calls.open.iter().filter(move |_| may_call).map(|text| (text.trim(), Marker::Calls));
-        let noise = calls.noise.iter().filter(move |_| in_text).map(|text| (text.trim(), Marker::Noise));
+        let ignored =
+            calls.ignored_markers.iter().filter(move |_| in_text).map(|text| (text.trim(), Marker::Ignored));
         let reasoning = self.format.reasoning.map(|row| match in_text {
             true => (row.open.trim(), Marker::Reasoning),
             false => (row.close.trim(), Marker::ReasoningEnd),
         });
-        open.chain(reasoning).chain(noise)
+        open.chain(reasoning).chain(ignored)
     }
 
     fn marked(&mut self, marker: &Marker) {
@@ -189,7 +190,7 @@ impl AnswerParser {
             Marker::Calls => self.state = State::Block(Box::new(Block::new(self.format.calls, raw))),
             Marker::Reasoning => self.state = State::Reasoning,
             Marker::ReasoningEnd => (self.state, self.is_fresh) = (State::Text, true),
-            Marker::Noise => {}
+            Marker::Ignored => {}
         }
     }
 

@@ -25,7 +25,7 @@ const SPACE: (&str, &str) = ("SPACE", "/[ \\n]{1,4}/");
 pub(crate) struct Wanted<'w> {
     pub(crate) tools: &'w Tools,
     /// Required form of the visible text, as the body of a rule.
-    pub(crate) says: Option<&'w str>,
+    pub(crate) text_grammar: Option<&'w str>,
     /// State of the reasoning at the end of the prompt.
     pub(crate) reasoning: ReasoningState,
     /// Control tokens that are part of markers: spelling and id.
@@ -36,17 +36,17 @@ impl ChatFormat {
     /// Lark grammar of the accepted answers; `None` if any answer is accepted.
     ///
     /// A required call comes first, after optional reasoning. With a free choice, the text is free unless
-    /// `says` restricts it. A call that has started must name one of the tools and follow its schema.
+    /// `text_grammar` restricts it. A call that has started must name one of the tools and follow its schema.
     ///
     /// # Errors
     /// [`ToolError`] if the tools' rules exceed the size limit.
     pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
-        let Wanted { tools, says, reasoning, control } = *wanted;
+        let Wanted { tools, text_grammar, reasoning, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
         let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
         let is_strict = tools.list.iter().any(|tool| tool.strict);
         let is_free = !may_call || self.calls.bare && !must && !is_strict;
-        if says.is_none() && is_free {
+        if text_grammar.is_none() && is_free {
             return Ok(None);
         }
         let (rules, known) = (String::new(), BTreeSet::new());
@@ -54,12 +54,12 @@ impl ChatFormat {
         if may_call {
             writer.calls(tools);
         }
-        let start = match says {
+        let start = match text_grammar {
             _ if must => writer.after_reasoning(reasoning, "blocks"),
-            Some(says) => {
-                let says = format!("{} {says}", writer.literal(self.calls.says));
-                let says = if may_call { format!("(blocks | {says})") } else { says };
-                writer.after_reasoning(reasoning, &says)
+            Some(text_grammar) => {
+                let text_grammar = format!("{} {text_grammar}", writer.literal(self.calls.text_prefix));
+                let text_grammar = if may_call { format!("(blocks | {text_grammar})") } else { text_grammar };
+                writer.after_reasoning(reasoning, &text_grammar)
             }
             None => writer.auto(reasoning, tools.single),
         };
@@ -226,7 +226,7 @@ impl Writer<'_> {
         let row = self.format.calls;
         let none = self.without(row.open.iter().copied());
         self.rule("WORDS", &format!("{}{none}", TEXT.1));
-        let mut between: Vec<String> = row.noise.iter().map(|text| self.literal(text)).collect();
+        let mut between: Vec<String> = row.ignored_markers.iter().map(|text| self.literal(text)).collect();
         let may_think = self.format.reasoning.filter(|_| reasoning != ReasoningState::Closed);
         between.extend(may_think.map(|_| self.reasoning()));
         if between.is_empty() {

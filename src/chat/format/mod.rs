@@ -52,9 +52,9 @@ pub(super) struct ToolCallFormat {
     pub(super) call: Call,
     pub(super) close: &'static str,
     /// Prefix of visible text; empty for most formats.
-    pub(super) says: &'static str,
+    pub(super) text_prefix: &'static str,
     /// Markers between parts that carry no information; the parser drops them.
-    pub(super) noise: &'static [&'static str],
+    pub(super) ignored_markers: &'static [&'static str],
     pub(super) ids: Ids,
     /// Reasoning delimiters specific to this format.
     pub(super) reasoning: Option<&'static Reasoning>,
@@ -192,7 +192,7 @@ impl ChatFormat {
     /// decoded as text. Markers of calls count only `with_calls`.
     pub fn has_marker_with(&self, piece: &str, with_calls: bool) -> bool {
         let reasoning = self.reasoning.iter().flat_map(|row| [row.open, row.close]);
-        let mut markers = reasoning.chain(self.calls.noise.iter().copied());
+        let mut markers = reasoning.chain(self.calls.ignored_markers.iter().copied());
         let found = markers.any(|marker| marker.contains(piece));
         !piece.is_empty() && (found || with_calls && self.calls.literals().any(|text| text.contains(piece)))
     }

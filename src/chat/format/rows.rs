@@ -58,8 +58,8 @@ const BASE: ToolCallFormat = ToolCallFormat {
     is_last: false,
     call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
     close: "",
-    says: "",
-    noise: &[],
+    text_prefix: "",
+    ignored_markers: &[],
     ids: Ids::Long,
     reasoning: None,
 };
@@ -109,8 +109,8 @@ const COMMAND: ToolCallFormat = ToolCallFormat {
     list: List::Yes,
     call: Call::Object { name: &["tool_name"], arguments: &["parameters"] },
     close: "<|END_ACTION|>",
-    says: "<|START_RESPONSE|>",
-    noise: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+    text_prefix: "<|START_RESPONSE|>",
+    ignored_markers: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
     ..BASE
 };
 
@@ -344,8 +344,8 @@ const HARMONY: ToolCallFormat = ToolCallFormat {
         ..JSON
     }),
     is_last: true,
-    says: "<|channel|>final<|message|>",
-    noise: &[
+    text_prefix: "<|channel|>final<|message|>",
+    ignored_markers: &[
         "<|call|>",
         "<|start|>assistant",
         "<|channel|>final<|message|>",

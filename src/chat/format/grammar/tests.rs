@@ -80,7 +80,7 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 /// Grammar for tools and their choice, without control tokens.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
     format
-        .grammar(&Wanted { tools, says: None, reasoning: ReasoningState::NotStarted, control: &[] })
+        .grammar(&Wanted { tools, text_grammar: None, reasoning: ReasoningState::NotStarted, control: &[] })
         .expect("few bytes")
 }
 
@@ -184,7 +184,7 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
     let format = ChatFormat::of_name("hermes").expect("a format");
     let thinking = format.grammar(&Wanted {
         tools: &tools(),
-        says: None,
+        text_grammar: None,
         reasoning: ReasoningState::Open,
         control: &[],
     });
@@ -200,7 +200,7 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     let grammar = format("mistral")
         .grammar(&Wanted {
             tools: &tools(),
-            says: None,
+            text_grammar: None,
             reasoning: ReasoningState::NotStarted,
             control: &control,
         })
@@ -219,7 +219,7 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
         let grammar = format
             .grammar(&Wanted {
                 tools: &tools,
-                says: None,
+                text_grammar: None,
                 reasoning: ReasoningState::NotStarted,
                 control: &control,
             })
@@ -244,7 +244,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
             let mut tools = tools().choice(choice);
             tools.list[0].strict = true;
             let takes = |reasoning, text: &str| {
-                let wanted = Wanted { tools: &tools, says: None, reasoning, control: &[] };
+                let wanted = Wanted { tools: &tools, text_grammar: None, reasoning, control: &[] };
                 takes(&format.grammar(&wanted).expect("few bytes").expect("a grammar"), text)
             };
             assert!(
@@ -257,7 +257,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
     // Where a control token opens calls, reasoning may occur between texts.
     let control = [("[TOOL_CALLS]".to_owned(), 5)];
     let mentions = |reasoning| {
-        let wanted = Wanted { tools: &tools(), says: None, reasoning, control: &control };
+        let wanted = Wanted { tools: &tools(), text_grammar: None, reasoning, control: &control };
         ChatFormat::of_name("mistral")
             .expect("a format")
             .grammar(&wanted)
@@ -283,12 +283,12 @@ fn free_answers_have_no_grammar() {
 
 #[test]
 fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
-    let says = "%json {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
+    let text_grammar = "%json {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
     let json = "{\"a\": 1}";
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
     let grammar = |tools, reasoning| {
-        let wanted = Wanted { tools, says: Some(says), reasoning, control: &[] };
+        let wanted = Wanted { tools, text_grammar: Some(text_grammar), reasoning, control: &[] };
         format.grammar(&wanted).expect("few bytes").expect("a grammar")
     };
     let (not_started, open, closed) =
@@ -305,8 +305,12 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     assert!(!takes(&grammar(&without, not_started), call));
     let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
     let harmony = ChatFormat::of_name("harmony").expect("a format");
-    let wanted =
-        Wanted { tools: &with, says: Some(choice), reasoning: ReasoningState::NotStarted, control: &[] };
+    let wanted = Wanted {
+        tools: &with,
+        text_grammar: Some(choice),
+        reasoning: ReasoningState::NotStarted,
+        control: &[],
+    };
     let grammar = harmony.grammar(&wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
     let reasoning = "<|channel|>analysis<|message|>Hm.<|end|>";
@@ -337,7 +341,8 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
             assert!(!takes(&grammar, &format!("{reasoning}Well. {marker}{other}")), "{name}\n{grammar}");
         }
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
-        let begun = Wanted { tools: &strict, says: None, reasoning: ReasoningState::Open, control: &[] };
+        let begun =
+            Wanted { tools: &strict, text_grammar: None, reasoning: ReasoningState::Open, control: &[] };
         let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
         assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
         assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
@@ -357,7 +362,7 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
             let tools = tools();
             let wanted = Wanted {
                 tools: &tools,
-                says: None,
+                text_grammar: None,
                 reasoning: ReasoningState::NotStarted,
                 control: &control,
             };
@@ -378,8 +383,12 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"enum": values}}});
         let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
         let control = [(piece.to_owned(), 257)];
-        let wanted =
-            Wanted { tools: &tools, says: None, reasoning: ReasoningState::NotStarted, control: &control };
+        let wanted = Wanted {
+            tools: &tools,
+            text_grammar: None,
+            reasoning: ReasoningState::NotStarted,
+            control: &control,
+        };
         // Small stack, as in a connection's thread.
         let grammar = std::thread::scope(|scope| {
             let write = || format(name).grammar(&wanted);
@@ -411,7 +420,7 @@ fn many_arguments_that_may_be_left_out_take_a_line_each() {
             let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
             format(name).grammar(&Wanted {
                 tools: &tools,
-                says: None,
+                text_grammar: None,
                 reasoning: ReasoningState::NotStarted,
                 control: &[],
             })
