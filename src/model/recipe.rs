@@ -123,7 +123,7 @@ pub enum LogitScale {
 
 /// Sliding-window layers: all but every `period`-th layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LocalLayers {
+pub struct SlidingWindowLayers {
     /// Period of global layers.
     pub period: usize,
     /// Default window in positions; 0 for none.
