@@ -201,7 +201,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "smollm3",
         layer: LayerRecipe {
-            attention: AttentionRecipe { rotated: RotatedLayers::AllBut(4), ..ATTENTION },
+            attention: AttentionRecipe { rotated: RotatedLayers::NopeEvery(4), ..ATTENTION },
             ..LAYER
         },
         ..LLAMA

@@ -46,8 +46,8 @@ pub enum QueryKeyNorms {
 pub enum RotatedLayers {
     /// All layers.
     All,
-    /// All but every n-th layer.
-    AllBut(usize),
+    /// All but every n-th layer, which is a NoPE layer.
+    NopeEvery(usize),
     /// Sliding-window layers; all layers in models without windows.
     Local,
 }
