@@ -4,8 +4,8 @@ use crate::ir::{Activation, NormKind, RopePairing};
 
 use super::ModelError;
 use super::recipe::{
-    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope,
-    LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers, SlidingWindowLayers,
+    AttentionRecipe, EmbedRecipe, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope, LogitScale, MlpRecipe,
+    NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm, SlidingWindowLayers,
 };
 
 /// Architecture differences between families. Everything else is a hyperparameter of the file.
@@ -41,7 +41,7 @@ const LAYER: LayerRecipe =
     LayerRecipe { attention: ATTENTION, mlp: MlpRecipe::Gated(Activation::Silu), norms: NormPlacement::Pre };
 
 const EXPERTS: MlpRecipe =
-    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, weights: ExpertWeights::OfChosen });
+    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, router_norm: RouterNorm::SoftmaxTopK });
 
 const LLAMA: Family = Family {
     name: "llama",
@@ -190,7 +190,7 @@ pub const FAMILIES: &[Family] = &[
             attention: OLMO2.layer.attention,
             mlp: MlpRecipe::Experts(ExpertsRecipe {
                 activation: Activation::Silu,
-                weights: ExpertWeights::OfAll,
+                router_norm: RouterNorm::SoftmaxAll,
             }),
             ..LAYER
         },

@@ -6,7 +6,7 @@ use crate::ir::NormKind;
 
 use super::family::Family;
 use super::keys::{Keys, equal_element, number, shown_value, whole};
-use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe};
+use super::recipe::{ExpertsRecipe, MlpRecipe, RouterNorm};
 use super::{ModelError, key_error};
 
 /// Treatment of a key.
@@ -237,14 +237,14 @@ fn rule_of(family: &Family, name: &str) -> Option<Rule> {
     let own =
         OF_FAMILIES.iter().find(|(families, known, _)| *known == name && families.contains(&family.name));
     let norms = || if family.norm == NormKind::Layer { of(OF_LAYER_NORMS) } else { None };
-    let experts = || if chosen(family).is_some() { of(OF_EXPERTS) } else { None };
+    let experts = || if router_norm(family).is_some() { of(OF_EXPERTS) } else { None };
     own.map(|&(_, _, rule)| rule).or_else(norms).or_else(experts).or_else(|| of(KNOWN))
 }
 
 /// Router weights of families with experts; `None` for dense families.
-fn chosen(family: &Family) -> Option<ExpertWeights> {
+fn router_norm(family: &Family) -> Option<RouterNorm> {
     match family.layer.mlp {
-        MlpRecipe::Experts(ExpertsRecipe { weights, .. }) => Some(weights),
+        MlpRecipe::Experts(ExpertsRecipe { router_norm, .. }) => Some(router_norm),
         MlpRecipe::Gated(_) | MlpRecipe::Plain(_) => None,
     }
 }
@@ -264,7 +264,7 @@ fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) ->
         Some(On) if is_on(value) => Ok(()),
         Some(On) => refused("true or no such key: it is another model otherwise"),
         Some(Weights) => {
-            let sums_to_1 = chosen(keys.family) == Some(ExpertWeights::OfChosen);
+            let sums_to_1 = router_norm(keys.family) == Some(RouterNorm::SoftmaxTopK);
             let same = if sums_to_1 { is_on(value) } else { is_off(value) };
             if same { Ok(()) } else { refused(&format!("{sums_to_1}, as in this family")) }
         }

@@ -69,16 +69,16 @@ pub struct ExpertsRecipe {
     /// Activation of each expert's gate.
     pub activation: Activation,
     /// Weights of the selected experts.
-    pub weights: ExpertWeights,
+    pub router_norm: RouterNorm,
 }
 
 /// Router weights, which multiply the experts' outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertWeights {
+pub enum RouterNorm {
     /// Softmax over all experts, not renormalised after selection.
-    OfAll,
+    SoftmaxAll,
     /// Softmax over the selected experts.
-    OfChosen,
+    SoftmaxTopK,
 }
 
 /// Placement of norms in a layer.
