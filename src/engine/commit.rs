@@ -36,7 +36,7 @@ pub(super) fn commit(
         let Some(sequence) = table.get_mut(slot) else { continue };
         // A row with a late mask is recomputed.
         let computed = tokens - usize::from(matches!(output, Ok(StepOutput::Late)));
-        let end = match book(sequence, computed, ahead, kv).map_err(Failure::from) {
+        let end = match advance(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
                 committed.prefill_tokens += prefilled;
                 output.map(|output| {
@@ -57,7 +57,7 @@ pub(super) fn commit(
 
 /// Advances a sequence over its computed tokens. A step ahead has its pages already, from the plan; only its
 /// reservation is opened again. Returns the number of tokens that belong to a request's prompt.
-fn book(
+fn advance(
     sequence: &mut Sequence,
     tokens: usize,
     ahead: bool,
