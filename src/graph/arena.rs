@@ -5,7 +5,7 @@
 //! placed first, each at the lowest offset that is free for its whole lifetime ("greedy by size": Pisarchyk
 //! and Lee 2020, "Efficient memory management for deep neural net inference").
 
-use crate::ir::{Binary, Normalize, Op, Softmax, Unary, Write};
+use crate::ir::{Binary, Normalize, Op, Softmax, Unary, WriteMode};
 
 use super::program::{Program, Step, Value, ValueInfo};
 use super::{CompileOptions, GraphError};
@@ -83,7 +83,7 @@ fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
         Op::Unary(Unary { dst, src, .. }) | Op::Softmax(Softmax { dst, src }) => {
             Some((src.offset, dst.offset))
         }
-        Op::Norm(Normalize { dst, src, write: Write::Store, .. }) => Some((src.offset, dst.offset)),
+        Op::Norm(Normalize { dst, src, write: WriteMode::Store, .. }) => Some((src.offset, dst.offset)),
         _ => None,
     }
 }

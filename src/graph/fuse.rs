@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::ir::{
     ApplyRope, Binary, BinaryFn, Epilogue, MatrixId, Normalize, Op, Place, Product, RmsNorm, Rope, Unary,
-    UnaryFn, Write,
+    UnaryFn, WriteMode,
 };
 
 use super::program::{Program, Step, Uses, Value};
@@ -68,7 +68,7 @@ pub(super) fn norm_into_matmul(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
     for index in 0..program.steps.len() {
-        let Op::Norm(Normalize { dst, src, norm, write: Write::Store }) = program.steps[index].op else {
+        let Op::Norm(Normalize { dst, src, norm, write: WriteMode::Store }) = program.steps[index].op else {
             continue;
         };
         let Some(norm) = norm.as_rms() else { continue };
@@ -162,7 +162,7 @@ fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Optio
 /// The matrix of a product that is stored without bias.
 fn matrix_of(products: &[Product], value: Value) -> Option<MatrixId> {
     let stored = |product: &&Product| {
-        let plain = product.bias.is_none() && product.epilogue == Epilogue::Write(Write::Store);
+        let plain = product.bias.is_none() && product.epilogue == Epilogue::Write(WriteMode::Store);
         plain && product.dst.offset == value
     };
     products.iter().find(stored).map(|product| product.matrix)
@@ -173,11 +173,11 @@ pub(super) fn add_products_to_residual(program: &mut Program) {
     add_to_residual(program, |step, value, dst| {
         let Op::Matmul(matmul) = &mut step.op else { return false };
         let stored = |product: &&mut Product| {
-            product.dst.offset == value && product.epilogue == Epilogue::Write(Write::Store)
+            product.dst.offset == value && product.epilogue == Epilogue::Write(WriteMode::Store)
         };
         let Some(product) = matmul.products.iter_mut().find(stored) else { return false };
         product.dst = dst;
-        product.epilogue = Epilogue::Write(Write::Add);
+        product.epilogue = Epilogue::Write(WriteMode::Add);
         true
     });
 }
@@ -185,8 +185,10 @@ pub(super) fn add_products_to_residual(program: &mut Program) {
 /// Fuses `residual + norm(x)` into a norm added to the residual in place.
 pub(super) fn add_norms_to_residual(program: &mut Program) {
     add_to_residual(program, |step, _, sum| {
-        let Op::Norm(Normalize { dst, write: write @ Write::Store, .. }) = &mut step.op else { return false };
-        (*dst, *write) = (sum, Write::Add);
+        let Op::Norm(Normalize { dst, write: write @ WriteMode::Store, .. }) = &mut step.op else {
+            return false;
+        };
+        (*dst, *write) = (sum, WriteMode::Add);
         true
     });
 }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use crate::ir::{
     ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatedDelta, GatherOutputs,
     KvAppend, Matmul, MeanRows, Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention,
-    Rows, SampleRows, ShortConv, Softmax, Transpose, Unary, Write,
+    Rows, SampleRows, ShortConv, Softmax, Transpose, Unary, WriteMode,
 };
 
 use super::node::{Node, NodeKind};
@@ -153,9 +153,9 @@ impl<'g> Lowering<'g> {
         let place = |number: usize| sources.get(number).map_or(dst, |&value| self.program.place(value));
         let src = place(0);
         Ok(Step::new(match node.kind {
-            NodeKind::Norm { norm, .. } => Op::Norm(Normalize { dst, src, norm, write: Write::Store }),
+            NodeKind::Norm { norm, .. } => Op::Norm(Normalize { dst, src, norm, write: WriteMode::Store }),
             NodeKind::Matmul { matrix, bias, .. } => {
-                let epilogue = Epilogue::Write(Write::Store);
+                let epilogue = Epilogue::Write(WriteMode::Store);
                 let products = vec![Product { dst, matrix, bias, epilogue }];
                 Op::Matmul(Matmul { src, norm: None, products })
             }
@@ -175,7 +175,7 @@ impl<'g> Lowering<'g> {
                 Op::ExpertMatmul(ExpertMatmul { dst, src, routes: place(1), experts })
             }
             NodeKind::Combine { .. } => {
-                Op::Combine(Combine { dst, src, routes: place(1), write: Write::Store })
+                Op::Combine(Combine { dst, src, routes: place(1), write: WriteMode::Store })
             }
             NodeKind::ShortConv { weight, state, .. } => {
                 let state = self.graph.state_spec(state)?.state;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::ir::{
-    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
+    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, WriteMode,
 };
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
@@ -138,7 +138,7 @@ fn a_llama_layer_becomes_five_operations() {
 fn sandwich_norms_are_added_in_place() {
     let g = decoder(1, GEMMA).expect("builds");
     let plan = g.compile(&options(Fusion::On)).expect("compiles");
-    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: Write::Add, .. }));
+    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: WriteMode::Add, .. }));
     assert_eq!(plan.ops().iter().filter(added).count(), 2, "{plan}");
     assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary(_))), "{plan}");
 }
@@ -294,7 +294,7 @@ fn products_are_added_to_the_residual() {
     fuse::fuse(&mut program);
     assert!(!names(&program).contains(&"binary"));
     let added = |op: &Op| match op {
-        Op::Matmul(matmul) => matmul.products[0].epilogue == Epilogue::Write(Write::Add),
+        Op::Matmul(matmul) => matmul.products[0].epilogue == Epilogue::Write(WriteMode::Add),
         _ => false,
     };
     assert_eq!(program.steps.iter().filter(|step| added(&step.op)).count(), 4);
@@ -394,7 +394,7 @@ fn types_follow_the_residual_stream_and_casts() {
     });
     assert_eq!(attention, Some(Precision::Bf16));
     let residual = plan.ops().iter().find_map(|op| match op {
-        Op::Norm(Normalize { dst, write: Write::Add, .. }) => Some(dst.precision),
+        Op::Norm(Normalize { dst, write: WriteMode::Add, .. }) => Some(dst.precision),
         _ => None,
     });
     assert_eq!(residual, Some(Precision::F32));
@@ -459,7 +459,7 @@ pub(super) fn check_places(plan: &Plan) {
 fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
     let over_source = matches!(
         op,
-        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: Write::Store, .. }) | Op::Binary(_)
+        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: WriteMode::Store, .. }) | Op::Binary(_)
     );
     for (at, (role, place)) in places.iter().enumerate() {
         for (other_role, other) in &places[at + 1..] {

@@ -129,19 +129,19 @@ pub enum Role {
 
 /// Whether a result replaces or is added to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteMode {
     /// Replace: `dst = value`.
     Store,
     /// Accumulate: `dst += value`, for the residual stream.
     Add,
 }
 
-impl Write {
+impl WriteMode {
     /// Access to the destination.
     pub fn role(self) -> Role {
         match self {
-            Write::Store => Role::Write,
-            Write::Add => Role::Update,
+            WriteMode::Store => Role::Write,
+            WriteMode::Add => Role::Update,
         }
     }
 }

@@ -4,7 +4,7 @@
 use ottava::ir::{
     Activation, AttentionMask, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul,
     GatedDelta, Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route,
-    RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, Write,
+    RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, WriteMode,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -23,7 +23,7 @@ pub fn cases() -> Vec<Case> {
     cases.extend([1, 5, 16, 33, 576].into_iter().flat_map(means));
     cases.extend([(1, false), (2, true), (5, false), (5, true)].map(|(top_k, sum)| routes(top_k, sum)));
     cases.extend([dense(false), dense(true), quantised()]);
-    cases.extend([Write::Store, Write::Add].map(combined));
+    cases.extend([WriteMode::Store, WriteMode::Add].map(combined));
     cases.extend([(1, 4), (7, 2), (16, 3), (17, 4), (100, 5)].map(|(cols, width)| convolution(cols, width)));
     let heads = |key, value, key_dim, value_dim| DeltaHeads { key, value, key_dim, value_dim };
     cases.extend([heads(1, 1, 1, 1), heads(2, 2, 8, 16), heads(2, 6, 20, 17), heads(1, 3, 5, 40)].map(delta));
@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Rows far from zero, whose mean is most of them, beside others.
 fn norms(cols: usize) -> Vec<Case> {
-    let with = |kind: NormKind, bias: bool, write: Write, in_place: bool| {
+    let with = |kind: NormKind, bias: bool, write: WriteMode, in_place: bool| {
         let mut case =
             Case::new(format!("{kind:?} norm, bias {bias}, {write:?}, in place {in_place}, {cols}"));
         let mut numbers = Numbers(cols as u64 + 1);
@@ -43,8 +43,8 @@ fn norms(cols: usize) -> Vec<Case> {
         let src = case.input(&rows, cols);
         let dst = match (in_place, write) {
             (true, _) => src,
-            (false, Write::Store) => case.output(5, cols),
-            (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
+            (false, WriteMode::Store) => case.output(5, cols),
+            (false, WriteMode::Add) => case.input(&numbers.take(5 * cols), cols),
         };
         case.results = vec![dst];
         case.ops =
@@ -53,10 +53,10 @@ fn norms(cols: usize) -> Vec<Case> {
         case.within(1e-3)
     };
     vec![
-        with(NormKind::Layer, true, Write::Store, false),
-        with(NormKind::Layer, false, Write::Add, false),
-        with(NormKind::Layer, true, Write::Store, true),
-        with(NormKind::Rms, true, Write::Store, false),
+        with(NormKind::Layer, true, WriteMode::Store, false),
+        with(NormKind::Layer, false, WriteMode::Add, false),
+        with(NormKind::Layer, true, WriteMode::Store, true),
+        with(NormKind::Rms, true, WriteMode::Store, false),
     ]
 }
 
@@ -200,15 +200,15 @@ fn products(name: String, experts: Vec<WeightMatrix>, apart: bool, mut numbers: 
     case
 }
 
-fn combined(write: Write) -> Case {
+fn combined(write: WriteMode) -> Case {
     let mut case = Case::new(format!("parts combined, {write:?}"));
     let mut numbers = Numbers(17);
     let routes: Vec<f32> = (0..4).flat_map(|row| [0.0, 1.0, 2.0, 0.5, 0.25 * row as f32, -0.125]).collect();
     let routes = case.input(&routes, 6);
     let src = case.input(&numbers.take(4 * 3 * 7), 3 * 7);
     let dst = match write {
-        Write::Store => case.output(4, 7),
-        Write::Add => case.input(&numbers.take(4 * 7), 7),
+        WriteMode::Store => case.output(4, 7),
+        WriteMode::Add => case.input(&numbers.take(4 * 7), 7),
     };
     case.results = vec![dst];
     case.ops = vec![Op::Combine(Combine { dst, src, routes, write })];

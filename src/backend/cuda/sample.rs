@@ -13,7 +13,9 @@ use super::pack::STRIP_ROWS;
 use super::params;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, Write};
+use crate::ir::{
+    Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, WriteMode,
+};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -31,7 +33,7 @@ const TURN_COLS: usize = 2048;
 const BINS_BYTES: usize = 4 * (2 * 2048 + 4);
 /// Maximum blocks per row: each of them reads all maxima that the head stored for the row.
 const PARTS_MAX: usize = 8;
-const STORE: Epilogue = Epilogue::Write(Write::Store);
+const STORE: Epilogue = Epilogue::Write(WriteMode::Store);
 
 /// State of a slot's work on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

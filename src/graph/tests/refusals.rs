@@ -355,7 +355,7 @@ fn of_two_products_one_is_added_to_the_other() -> Outcome {
             |step| if let Op::Matmul(matmul) = &step.op { Some(matmul.products[0].epilogue) } else { None },
         )
         .collect();
-    assert_eq!(epilogues, [Epilogue::Write(Write::Store), Epilogue::Write(Write::Add)]);
+    assert_eq!(epilogues, [Epilogue::Write(WriteMode::Store), Epilogue::Write(WriteMode::Add)]);
     assert_eq!(names(&program), ["matmul", "matmul"]);
     assert_eq!(program.steps[1].renames.len(), 1);
     Ok(())

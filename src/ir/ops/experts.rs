@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
-use crate::ir::{Counting, InvalidOp, MatrixStack, Names, OpKind, Operation, Place, Role, Work, Write};
+use crate::ir::{Counting, InvalidOp, MatrixStack, Names, OpKind, Operation, Place, Role, Work, WriteMode};
 
 /// Top-k routing: the `top_k` experts with the largest logits per row, in descending order. Ties go to the
 /// lower expert number.
@@ -51,7 +51,7 @@ pub struct Combine {
     /// Result of [`Route`].
     pub routes: Place,
     /// Whether to replace or add to `dst`.
-    pub write: Write,
+    pub write: WriteMode,
 }
 
 impl Operation for Route {

@@ -5,14 +5,14 @@ use std::fmt;
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
     Activation, Counting, InvalidOp, MatrixId, MatrixSize, Names, OpKind, Operation, Place, RmsNorm, Role,
-    VectorId, Work, Write,
+    VectorId, Work, WriteMode,
 };
 
 /// Epilogue of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// `dst = y (+ bias)`, or `dst += y (+ bias)`.
-    Write(Write),
+    Write(WriteMode),
     /// `dst = activation(y) · (x · upᵀ)` with `y = x · matrixᵀ`; without bias.
     Gated {
         /// Up projection, of the same shape as the first matrix.

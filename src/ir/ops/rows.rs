@@ -5,7 +5,7 @@ use std::fmt;
 use super::elementwise::same_shape;
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
+    Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, WriteMode,
 };
 
 /// Token embedding: `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
@@ -37,7 +37,7 @@ impl Operation for Embed {
     }
 }
 
-/// `dst (+)= norm(src)`; `dst` may be `src` with [`Write::Store`].
+/// `dst (+)= norm(src)`; `dst` may be `src` with [`WriteMode::Store`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// Same shape as `src`.
@@ -47,7 +47,7 @@ pub struct Normalize {
     /// Norm applied to each row.
     pub norm: Norm,
     /// Whether to replace or add to `dst`.
-    pub write: Write,
+    pub write: WriteMode,
 }
 
 impl Operation for Normalize {

@@ -5,7 +5,7 @@ use super::*;
 use crate::TokenId;
 use crate::ir::{
     Activation, AxisRows, Heads, KvDtype, MatrixId, MatrixSize, MatrixStack, Names, Precision, State,
-    StepInput, StepSequence, VectorId, Write,
+    StepInput, StepSequence, VectorId, WriteMode,
 };
 
 struct Numbered;
@@ -129,7 +129,7 @@ fn products_need_columns_and_a_matrix_and_gated_ones_no_bias() {
     );
     let mut biased = right;
     biased.products[0].bias = Some(VectorId(0));
-    biased.products[0].epilogue = Epilogue::Write(Write::Add);
+    biased.products[0].epilogue = Epilogue::Write(WriteMode::Add);
     assert_eq!(Op::Matmul(biased).check(), Ok(()));
 }
 
@@ -322,7 +322,7 @@ fn products_with_experts_have_a_part_for_each() {
 #[test]
 fn parts_of_experts_are_combined_to_a_row() {
     let combine =
-        Combine { dst: tokens(0, 10), src: tokens(64, 20), routes: tokens(160, 4), write: Write::Add };
+        Combine { dst: tokens(0, 10), src: tokens(64, 20), routes: tokens(160, 4), write: WriteMode::Add };
     const PARTS: &str = "combine: expected 2 parts of @0 [tokens, 10] f32, found @64 [tokens, 20] f32";
     refuses(
         &combine,

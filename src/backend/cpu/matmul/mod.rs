@@ -18,7 +18,7 @@ use crate::backend::cpu::pack::{
 use crate::backend::cpu::{Cpu, check_vector};
 use crate::backend::{BackendError, Frame, PreparedMatrix, Weights};
 use crate::backend::{overlap_error, shape_error};
-use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
+use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, WriteMode};
 use crate::quant::{Bits, Codes};
 use formats::{Dense, E2M1, E4m3, Float, Int8};
 pub(crate) use panel::PanelArgs;
@@ -97,8 +97,8 @@ impl Call<'_> {
             None => std::ptr::null(),
         };
         match product.epilogue {
-            Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
-            Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
+            Epilogue::Write(WriteMode::Store) => self.push(matrix, dst, bias, Finish::Store),
+            Epilogue::Write(WriteMode::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
                 // Three entries over the same panels: a thread computes a chunk's gates, activations and
                 // products before its next chunk, so that the values are still in its caches. The two
