@@ -5,7 +5,7 @@
 //! [`Step::renames`] records the old value that it overwrites.
 
 use super::KvShape;
-use crate::ir::{Op, Place, Precision, Role, Rows, Unary, UnaryFn};
+use crate::ir::{Access, Op, Place, Precision, Rows, Unary, UnaryFn};
 
 /// Index of a value.
 pub(super) type Value = usize;
@@ -59,29 +59,32 @@ impl Step {
         Step { op, renames: Vec::new() }
     }
 
-    /// All operands as pairs of role (access) and value.
-    pub fn operands(&self) -> Vec<(Role, Value)> {
-        self.op.places().into_iter().map(|(role, place)| (role, place.offset)).collect()
+    /// All operands as pairs of access and value.
+    pub fn operands(&self) -> Vec<(Access, Value)> {
+        self.op.places().into_iter().map(|(access, place)| (access, place.offset)).collect()
     }
 
     /// Values that the step reads.
     pub fn reads(&self) -> Vec<Value> {
-        let read = |(role, value): (Role, Value)| matches!(role, Role::Read | Role::Consume).then_some(value);
+        let read = |(access, value): (Access, Value)| {
+            matches!(access, Access::Read | Access::Consume).then_some(value)
+        };
         let renamed = self.renames.iter().map(|&(old, _)| old);
         self.operands().into_iter().filter_map(read).chain(renamed).collect()
     }
 
     /// Values that the step reads and overwrites.
     pub fn destroys(&self) -> Vec<Value> {
-        let consumed = |(role, value): (Role, Value)| (role == Role::Consume).then_some(value);
+        let consumed = |(access, value): (Access, Value)| (access == Access::Consume).then_some(value);
         let renamed = self.renames.iter().map(|&(old, _)| old);
         self.operands().into_iter().filter_map(consumed).chain(renamed).collect()
     }
 
     /// Values that the step defines.
     pub fn writes(&self) -> Vec<Value> {
-        let written =
-            |(role, value): (Role, Value)| matches!(role, Role::Write | Role::Update).then_some(value);
+        let written = |(access, value): (Access, Value)| {
+            matches!(access, Access::Write | Access::Update).then_some(value)
+        };
         self.operands().into_iter().filter_map(written).collect()
     }
 }
@@ -137,8 +140,8 @@ impl Program {
         self.steps.push(Step::new(Op::Unary(Unary { dst, src, f: UnaryFn::Scale(1.0) })));
         match step.renames.iter_mut().find(|rename| rename.0 == old) {
             Some(rename) => rename.0 = copy,
-            None => step.op.visit(&mut |role, place| {
-                if role == Role::Consume && place.offset == old {
+            None => step.op.visit(&mut |access, place| {
+                if access == Access::Consume && place.offset == old {
                     *place = dst;
                 }
             }),

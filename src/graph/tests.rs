@@ -18,7 +18,7 @@ use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
 use super::program::Program;
 use super::{AttentionSpec, CompileOptions, Dtype, Fusion, Graph, GraphError, NodeId, Plan, RopeSpec, fuse};
-use crate::ir::Role;
+use crate::ir::Access;
 
 pub(super) const LIMITS: StepLimits = StepLimits { tokens_max: 8, outputs_max: 3 };
 
@@ -433,20 +433,20 @@ pub(super) fn check_places(plan: &Plan) {
     for (index, op) in plan.ops().iter().enumerate() {
         assert_eq!(op.check(), Ok(()));
         let places = op.places();
-        for (role, place) in &places {
+        for (access, place) in &places {
             assert_eq!(place.offset % ALIGN, 0);
             assert!(range(place).end <= plan.arena_bytes(), "operation {index} leaves the arena\n{plan}");
-            let valid = *role == Role::Write || live.contains(place);
+            let valid = *access == Access::Write || live.contains(place);
             assert!(valid, "operation {index} reads {place:?}, which is not there\n{plan}");
         }
         check_overlaps(op, &places);
-        for (role, place) in &places {
-            if *role != Role::Read {
+        for (access, place) in &places {
+            if *access != Access::Read {
                 live.retain(|other| {
                     range(other).start >= range(place).end || range(place).start >= range(other).end
                 });
             }
-            if matches!(role, Role::Write | Role::Update) {
+            if matches!(access, Access::Write | Access::Update) {
                 live.push(*place);
             }
         }
@@ -456,14 +456,14 @@ pub(super) fn check_places(plan: &Plan) {
     ends.chain(starts).for_each(|place| assert!(live.contains(&place), "{place:?} is lost\n{plan}"));
 }
 
-fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
+fn check_overlaps(op: &Op, places: &[(Access, Place)]) {
     let over_source = matches!(
         op,
         Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: WriteMode::Store, .. }) | Op::Binary(_)
     );
-    for (at, (role, place)) in places.iter().enumerate() {
-        for (other_role, other) in &places[at + 1..] {
-            let reads = *role == Role::Read && *other_role == Role::Read;
+    for (at, (access, place)) in places.iter().enumerate() {
+        for (other_access, other) in &places[at + 1..] {
+            let reads = *access == Access::Read && *other_access == Access::Read;
             let apart = range(place).end <= range(other).start || range(other).end <= range(place).start;
             let legal = over_source && place == other;
             assert!(reads || apart || legal, "{op:?} overlaps itself");

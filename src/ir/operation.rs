@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Counting, MatrixId, OpKind, Place, Role, Rows, VectorId, Work};
+use super::{Access, Counting, MatrixId, OpKind, Place, Rows, VectorId, Work};
 
 /// Operands that are invalid for every step and every set of weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub trait Operation {
     const KIND: OpKind;
 
     /// Calls `visit` for every place, sources before destinations.
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place));
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place));
 
     /// Checks the operands, independent of step and weights.
     ///

@@ -116,7 +116,7 @@ pub struct Place {
 
 /// Access of an operation to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Access {
     /// Read only.
     Read,
     /// Write only.
@@ -138,10 +138,10 @@ pub enum WriteMode {
 
 impl WriteMode {
     /// Access to the destination.
-    pub fn role(self) -> Role {
+    pub fn access(self) -> Access {
         match self {
-            WriteMode::Store => Role::Write,
-            WriteMode::Add => Role::Update,
+            WriteMode::Store => Access::Write,
+            WriteMode::Add => Access::Update,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
-use crate::ir::{Counting, InvalidOp, MatrixStack, Names, OpKind, Operation, Place, Role, Work, WriteMode};
+use crate::ir::{Access, Counting, InvalidOp, MatrixStack, Names, OpKind, Operation, Place, Work, WriteMode};
 
 /// Top-k routing: the `top_k` experts with the largest logits per row, in descending order. Ties go to the
 /// lower expert number.
@@ -58,9 +58,9 @@ impl Operation for Route {
     const NAME: &'static str = "route";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {
@@ -86,10 +86,10 @@ impl Operation for ExpertMatmul {
     const NAME: &'static str = "expert_matmul";
     const KIND: OpKind = OpKind::Matmul;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Read, &mut self.routes);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Read, &mut self.routes);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {
@@ -128,10 +128,10 @@ impl Operation for Combine {
     const NAME: &'static str = "combine";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Read, &mut self.routes);
-        visit(self.write.role(), &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Read, &mut self.routes);
+        visit(self.write.access(), &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {

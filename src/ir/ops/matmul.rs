@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Activation, Counting, InvalidOp, MatrixId, MatrixSize, Names, OpKind, Operation, Place, RmsNorm, Role,
+    Access, Activation, Counting, InvalidOp, MatrixId, MatrixSize, Names, OpKind, Operation, Place, RmsNorm,
     VectorId, Work, WriteMode,
 };
 
@@ -62,14 +62,14 @@ impl Operation for Matmul {
     const NAME: &'static str = "matmul";
     const KIND: OpKind = OpKind::Matmul;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
         for product in &mut self.products {
-            let role = match product.epilogue {
-                Epilogue::Write(write) => write.role(),
-                Epilogue::Gated { .. } => Role::Write,
+            let access = match product.epilogue {
+                Epilogue::Write(write) => write.access(),
+                Epilogue::Gated { .. } => Access::Write,
             };
-            visit(role, &mut product.dst);
+            visit(access, &mut product.dst);
         }
     }
 

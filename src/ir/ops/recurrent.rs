@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, InvalidOp, Names, OpKind, Operation, Place, Role, Rows, State, VectorId, Work};
+use crate::ir::{Access, Counting, InvalidOp, Names, OpKind, Operation, Place, Rows, State, VectorId, Work};
 
 /// Causal convolution of each column over the rows of its sequence:
 /// `dst[t][c] = Σ_j weight[c][j] · src[t − width + 1 + j][c]`, for `j` below `width`. Rows before the step's
@@ -34,9 +34,9 @@ impl Operation for ShortConv {
     const NAME: &'static str = "short_conv";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {
@@ -113,11 +113,11 @@ impl Operation for GatedDelta {
     const NAME: &'static str = "gated_delta";
     const KIND: OpKind = OpKind::Attention;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
         for place in [&mut self.q, &mut self.k, &mut self.v, &mut self.decay, &mut self.beta] {
-            visit(Role::Read, place);
+            visit(Access::Read, place);
         }
-        visit(Role::Write, &mut self.dst);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {

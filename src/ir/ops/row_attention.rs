@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, Role, Rows, Work};
+use crate::ir::{Access, Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, Rows, Work};
 
 /// Attention mask, by positions within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,11 +54,11 @@ impl Operation for RowAttention {
     const NAME: &'static str = "row_attention";
     const KIND: OpKind = OpKind::Attention;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.q);
-        visit(Role::Read, &mut self.k);
-        visit(Role::Read, &mut self.v);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.q);
+        visit(Access::Read, &mut self.k);
+        visit(Access::Read, &mut self.v);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn check(&self) -> Result<(), InvalidOp> {
