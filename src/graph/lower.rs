@@ -16,7 +16,7 @@ use crate::ir::{
 };
 
 use super::node::{Node, NodeKind};
-use super::program::{Program, Step, Value, ValueInfo};
+use super::ssa::{Instr, Ssa, ValueId, ValueInfo};
 use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec};
 use heads::Chain;
 use layers::Layers;
@@ -31,14 +31,14 @@ struct Lowering<'g> {
     /// By node: whether it is a named output.
     named: Vec<bool>,
     /// Value of each lowered node.
-    values: Vec<Option<Value>>,
-    angles: Vec<(&'g RopeSpec, Value)>,
+    values: Vec<Option<ValueId>>,
+    angles: Vec<(&'g RopeSpec, ValueId)>,
     layers: Layers,
-    program: Program,
+    ssa: Ssa,
 }
 
 /// Lowers a graph to an unfused program.
-pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, GraphError> {
+pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Ssa, GraphError> {
     let count = graph.nodes.len();
     let mut lowering = Lowering {
         graph,
@@ -49,14 +49,14 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
         values: vec![None; count],
         angles: Vec::new(),
         layers: Layers::default(),
-        program: Program::default(),
+        ssa: Ssa::default(),
     };
     if graph.outputs.is_empty() {
         return Err(GraphError::NoOutput);
     }
     graph.outputs.iter().for_each(|(_, node)| lowering.named[node.index()] = true);
     lowering.layers = Layers::of(lowering.needed_nodes().map(|(_, node)| node))?;
-    lowering.program.kv = lowering.layers.shapes();
+    lowering.ssa.kv = lowering.layers.shapes();
     lowering.check_states()?;
     lowering.find_absorbed()?;
     lowering.lower_angles();
@@ -66,7 +66,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
         }
     }
     lowering.name_outputs()?;
-    Ok(lowering.program)
+    Ok(lowering.ssa)
 }
 
 impl<'g> Lowering<'g> {
@@ -94,20 +94,19 @@ impl<'g> Lowering<'g> {
             }
             let (cols, label) = (spec.dims, format!("angles of {}", node.label));
             let precision = Precision::F32;
-            let dst =
-                self.program.value(ValueInfo { rows: Rows::Tokens, cols, precision, pinned: false, label });
+            let dst = self.ssa.value(ValueInfo { rows: Rows::Tokens, cols, precision, pinned: false, label });
             let angles = RopeAngles {
-                dst: self.program.place(dst),
+                dst: self.ssa.place(dst),
                 inv_freq: spec.inv_freq.clone(),
                 magnitude: spec.magnitude,
             };
-            self.program.steps.push(Step::new(Op::RopeAngles(angles)));
+            self.ssa.instrs.push(Instr::new(Op::RopeAngles(angles)));
             self.angles.push((spec, dst));
         }
     }
 
     /// Angles are independent of the pairing of elements.
-    fn angles_of(&self, spec: &RopeSpec) -> Option<Value> {
+    fn angles_of(&self, spec: &RopeSpec) -> Option<ValueId> {
         let same = |other: &RopeSpec| other.inv_freq == spec.inv_freq && other.magnitude == spec.magnitude;
         self.angles.iter().find(|(other, _)| same(other)).map(|&(_, value)| value)
     }
@@ -115,17 +114,17 @@ impl<'g> Lowering<'g> {
     fn rope(&self, node: &Node, spec: &RopeSpec) -> Result<Rope, GraphError> {
         let angles =
             self.angles_of(spec).ok_or_else(|| unsupported(node, "its angles are missing".into()))?;
-        Ok(Rope { angles: self.program.place(angles), pairing: spec.pairing })
+        Ok(Rope { angles: self.ssa.place(angles), pairing: spec.pairing })
     }
 
-    fn value_of(&self, x: NodeId) -> Result<Value, GraphError> {
+    fn value_of(&self, x: NodeId) -> Result<ValueId, GraphError> {
         let missing = || unsupported(&self.graph.nodes[x.index()], "no operation computes it".into());
         self.values[x.index()].ok_or_else(missing)
     }
 
     fn lower_node(&mut self, index: usize) -> Result<(), GraphError> {
         let node = &self.graph.nodes[index];
-        let step = match &node.kind {
+        let instr = match &node.kind {
             NodeKind::Input => {
                 self.new_value(index, true);
                 return Ok(());
@@ -134,25 +133,25 @@ impl<'g> Lowering<'g> {
             NodeKind::Rope { x, head_dim, spec } => {
                 let (old, rope) = (self.value_of(*x)?, self.rope(node, spec)?);
                 let new = self.new_value(index, false);
-                let op = Op::Rope(ApplyRope { x: self.program.place(new), head_dim: *head_dim, rope });
-                Step { op, renames: vec![(old, new)] }
+                let op = Op::Rope(ApplyRope { x: self.ssa.place(new), head_dim: *head_dim, rope });
+                Instr { op, renames: vec![(old, new)] }
             }
             _ => self.lower_plain(index)?,
         };
-        self.program.steps.push(step);
+        self.ssa.instrs.push(instr);
         Ok(())
     }
 
     /// Lowers a node that is a single operation with its own destination.
-    fn lower_plain(&mut self, index: usize) -> Result<Step, GraphError> {
+    fn lower_plain(&mut self, index: usize) -> Result<Instr, GraphError> {
         let node = &self.graph.nodes[index];
         let sources =
             node.kind.operands().into_iter().map(|x| self.value_of(x)).collect::<Result<Vec<_>, _>>()?;
         let value = self.new_value(index, false);
-        let dst = self.program.place(value);
-        let place = |number: usize| sources.get(number).map_or(dst, |&value| self.program.place(value));
+        let dst = self.ssa.place(value);
+        let place = |number: usize| sources.get(number).map_or(dst, |&value| self.ssa.place(value));
         let src = place(0);
-        Ok(Step::new(match node.kind {
+        Ok(Instr::new(match node.kind {
             NodeKind::Norm { norm, .. } => Op::Norm(Normalize { dst, src, norm, write: WriteMode::Store }),
             NodeKind::Matmul { matrix, bias, .. } => {
                 let epilogue = Epilogue::Write(WriteMode::Store);
@@ -202,7 +201,7 @@ impl<'g> Lowering<'g> {
         index: usize,
         [q, k, v]: [NodeId; 3],
         spec: &AttentionSpec,
-    ) -> Result<Step, GraphError> {
+    ) -> Result<Instr, GraphError> {
         let node = &self.graph.nodes[index];
         let chains = [self.chain(q), self.chain(k)];
         let absorbed = |chain: &Chain<'g>| chain.rope.filter(|rope| self.absorbed[rope.0.index()]);
@@ -217,9 +216,9 @@ impl<'g> Lowering<'g> {
             self.value_of(base.unwrap_or(x))
         };
         let (old_q, old_k, v) = (source(q, &chains[0])?, source(k, &chains[1])?, self.value_of(v)?);
-        let info = self.program.values[old_q].clone();
-        let new_q = self.program.value(ValueInfo { pinned: false, ..info });
-        let place = |value| self.program.place(value);
+        let info = self.ssa.values[old_q].clone();
+        let new_q = self.ssa.value(ValueInfo { pinned: false, ..info });
+        let place = |value| self.ssa.place(value);
         let layer = self.layers.number(spec);
         let append = KvAppend {
             q: place(new_q),
@@ -231,19 +230,19 @@ impl<'g> Lowering<'g> {
             k_norm: chains[1].norm.map(|norm| norm.1),
             rope,
         };
-        self.program.steps.push(Step { op: Op::KvAppend(append), renames: vec![(old_q, new_q)] });
+        self.ssa.instrs.push(Instr { op: Op::KvAppend(append), renames: vec![(old_q, new_q)] });
         let dst = self.new_value(index, false);
         let AttentionSpec { heads, scale, window, soft_cap, .. } = *spec;
-        let (dst, q) = (self.program.place(dst), self.program.place(new_q));
-        Ok(Step::new(Op::Attention(Attention { dst, q, layer, heads, scale, window, soft_cap })))
+        let (dst, q) = (self.ssa.place(dst), self.ssa.place(new_q));
+        Ok(Instr::new(Op::Attention(Attention { dst, q, layer, heads, scale, window, soft_cap })))
     }
 
-    fn new_value(&mut self, index: usize, pinned: bool) -> Value {
+    fn new_value(&mut self, index: usize, pinned: bool) -> ValueId {
         let Node { rows, cols, dtype, ref label, .. } = self.graph.nodes[index];
         let named = self.named[index];
         let precision = dtype.resolve(if named { Precision::F32 } else { self.activations });
         let label = label.clone();
-        let value = self.program.value(ValueInfo { rows, cols, precision, pinned: pinned || named, label });
+        let value = self.ssa.value(ValueInfo { rows, cols, precision, pinned: pinned || named, label });
         self.values[index] = Some(value);
         value
     }
@@ -252,7 +251,7 @@ impl<'g> Lowering<'g> {
         let value = |(name, node): &(String, NodeId)| Ok((name.clone(), self.value_of(*node)?));
         let inputs = self.graph.inputs.iter().map(value).collect::<Result<_, GraphError>>()?;
         let outputs = self.graph.outputs.iter().map(value).collect::<Result<_, GraphError>>()?;
-        (self.program.inputs, self.program.outputs) = (inputs, outputs);
+        (self.ssa.inputs, self.ssa.outputs) = (inputs, outputs);
         Ok(())
     }
 }

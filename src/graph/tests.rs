@@ -16,7 +16,7 @@ use crate::ir::{
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
-use super::program::Program;
+use super::ssa::Ssa;
 use super::{AttentionSpec, CompileOptions, Dtype, Fusion, Graph, GraphError, NodeId, Plan, RopeSpec, fuse};
 use crate::ir::Access;
 
@@ -116,12 +116,12 @@ const QWEN2: Parts = Parts { biases: true, ..LLAMA };
 const QWEN3: Parts = Parts { head_norms: true, ..LLAMA };
 const GEMMA: Parts = Parts { sandwich: true, ..QWEN3 };
 
-fn program(g: &Graph) -> Program {
+fn program(g: &Graph) -> Ssa {
     lower(g, Precision::F32).expect("lowers")
 }
 
-fn names(program: &Program) -> Vec<&'static str> {
-    program.steps.iter().map(|step| step.op.name()).collect()
+fn names(program: &Ssa) -> Vec<&'static str> {
+    program.instrs.iter().map(|step| step.op.name()).collect()
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn rotation_goes_into_the_append() {
     fuse::rope_into_append(&mut program);
     assert!(!names(&program).contains(&"rope"));
     let rotates = |op: &Op| matches!(op, Op::KvAppend(append) if append.rope.is_some());
-    assert!(program.steps.iter().any(|step| rotates(&step.op)));
+    assert!(program.instrs.iter().any(|step| rotates(&step.op)));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_norm_goes_into_the_matmuls_that_read_it() {
     fuse::norm_into_matmul(&mut program);
     assert!(!names(&program).contains(&"norm"));
     let normed = |op: &Op| matches!(op, Op::Matmul(matmul) if matmul.norm.is_some());
-    assert_eq!(program.steps.iter().filter(|step| normed(&step.op)).count(), 6);
+    assert_eq!(program.instrs.iter().filter(|step| normed(&step.op)).count(), 6);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn matmuls_of_one_source_become_one() {
     fuse::norm_into_matmul(&mut program);
     fuse::merge_shared_sources(&mut program);
     let products: Vec<usize> = program
-        .steps
+        .instrs
         .iter()
         .filter_map(|step| if let Op::Matmul(matmul) = &step.op { Some(matmul.products.len()) } else { None })
         .collect();
@@ -227,7 +227,7 @@ fn the_gate_becomes_an_epilogue_whichever_side_it_is_on() {
         fuse::merge_shared_sources(&mut program);
         fuse::gate_products(&mut program);
         assert_eq!(names(&program), ["matmul"]);
-        let Op::Matmul(matmul) = &program.steps[0].op else { panic!("a matmul") };
+        let Op::Matmul(matmul) = &program.instrs[0].op else { panic!("a matmul") };
         let up = g.matrix("up", 12, 8).expect("up");
         let epilogue = Epilogue::Gated { up, activation: Activation::GeluTanh };
         assert_eq!(matmul.products.len(), 1);
@@ -297,7 +297,7 @@ fn products_are_added_to_the_residual() {
         Op::Matmul(matmul) => matmul.products[0].epilogue == Epilogue::Write(WriteMode::Add),
         _ => false,
     };
-    assert_eq!(program.steps.iter().filter(|step| added(&step.op)).count(), 4);
+    assert_eq!(program.instrs.iter().filter(|step| added(&step.op)).count(), 4);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_residual_that_is_read_later_is_not_overwritten() {
     let mut program = program(&g);
     fuse::fuse(&mut program);
     assert!(names(&program).contains(&"binary"));
-    assert!(program.steps.iter().all(|step| step.renames.is_empty()));
+    assert!(program.instrs.iter().all(|step| step.renames.is_empty()));
 }
 
 #[test]
