@@ -1,15 +1,15 @@
 //! Blocks of models to come, each a small graph on every backend that has its operations, against a naive f64
 //! evaluation of their own: a bidirectional block of an encoder, a block of experts, a decoder that looks at
-//! an encoder's rows, a recurrent block, layers whose keys and values differ in their heads, and two programs of one
-//! graph.
+//! an encoder's rows, a recurrent block, layers whose keys and values differ in their heads, and two programs
+//! of one graph.
 
-#[path = "words/layers.rs"]
+#[path = "model_parts/layers.rs"]
 mod layers;
-#[path = "words/own.rs"]
+#[path = "model_parts/own.rs"]
 mod own;
-#[path = "words/programs.rs"]
+#[path = "model_parts/programs.rs"]
 mod programs;
-#[path = "words/recurrent.rs"]
+#[path = "model_parts/recurrent.rs"]
 mod recurrent;
 
 use std::num::NonZeroUsize;
@@ -239,7 +239,8 @@ fn cpu() -> Result<Cpu, ottava::backend::BackendError> {
     Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), compute: Compute::F32, ..CpuOptions::default() })
 }
 
-/// Holds reference and CPU against the evaluation, and each sequence against itself alone on the CPU, to the bit.
+/// Holds reference and CPU against the evaluation, and each sequence against itself alone on the CPU, to the
+/// bit.
 fn check(
     graph: &Graph,
     sequences: &[u32],
