@@ -201,8 +201,8 @@ impl Chooser {
                 logits(&mut self.logits)?;
                 let (token, logprobs) = self.sample(request, Some(allowed), tokens)?;
                 // No mask result is needed after the end of the turn.
-                let goes_on = !request.stop_ids.contains(&token);
-                (vec![token], logprobs, goes_on.then_some(room - 1))
+                let continues = !request.stop_ids.contains(&token);
+                (vec![token], logprobs, continues.then_some(room - 1))
             }
         };
         if let Some(most) = most {

@@ -86,7 +86,9 @@ impl Planner {
             return;
         }
         for part in under_way {
-            let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.goes_on()) else { continue };
+            let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.may_continue()) else {
+                continue;
+            };
             let tokens = sequence.tokens.len() + 1 - sequence.computed;
             // Its last page became its own when the step in flight was planned, so nothing is copied.
             let has_pages = sequence.pages.is_some_and(|id| matches!(kv.reserve(id, tokens), Ok([])));

@@ -162,9 +162,9 @@ impl Sequence {
 
     /// Whether another token may follow the next one. The length and the reader's buffer must have room for
     /// both, and the answer must be neither cancelled nor past its deadline.
-    pub(super) fn goes_on(&self) -> bool {
-        let goes_on = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
-        self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(goes_on)
+    pub(super) fn may_continue(&self) -> bool {
+        let has_room = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
+        self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(has_room)
     }
 
     /// Scheduling priority, highest first, ties by arrival. A job precedes all requests.

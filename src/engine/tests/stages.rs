@@ -352,18 +352,18 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
 fn an_end_drops_its_row_of_the_step_ahead() {
     let mut stages = Stages::new(9, 64, 8);
     let (ends, _reader) = stages.admit(TokenRequest { stop_ids: vec![TokenId(9)], ..greedy(0, 5, 9) });
-    let (goes_on, _reader) = stages.admit(greedy(1, 5, 9));
+    let (continues, _reader) = stages.admit(greedy(1, 5, 9));
     stages.step();
     stages.plan();
     stages.fill(true);
     let scheduled = stages.plan_ahead();
     let fed = |slot, output| Scheduled { slot, tokens: 1, fed: Some(output) };
-    assert_eq!(scheduled, [fed(ends, 0), fed(goes_on, 1)]);
+    assert_eq!(scheduled, [fed(ends, 0), fed(continues, 1)]);
     let mut ahead = Batch::default();
     ahead.fill(&scheduled, &stages.table, &stages.kv, |_| true).unwrap();
     assert_eq!((&ahead.input.positions[..], ahead.is_ahead()), (&[6, 6][..], true));
     // The step in flight gives one its stop token, and the other a different one.
-    let tokens = [(ends, 9), (goes_on, 8)];
+    let tokens = [(ends, 9), (continues, 8)];
     let result =
         |(slot, token)| RowResult { slot, tokens: 1, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
@@ -371,11 +371,11 @@ fn an_end_drops_its_row_of_the_step_ahead() {
     assert_eq!(committed.ends.len(), 1);
     stages.end(ends);
     ahead.keep_live(&stages.table);
-    assert_eq!(ahead.parts.iter().map(|part| part.slot).collect::<Vec<_>>(), [goes_on]);
+    assert_eq!(ahead.parts.iter().map(|part| part.slot).collect::<Vec<_>>(), [continues]);
     assert_eq!(ahead.parts[0].outputs, 1..2, "outputs keep their numbers");
     stages.batch = ahead;
     assert!(stages.finish(&Favours(3)).ends.is_empty());
-    assert_eq!(stages.get(goes_on).tokens[5..], [7, 8, 3].map(TokenId));
+    assert_eq!(stages.get(continues).tokens[5..], [7, 8, 3].map(TokenId));
     stages.kv.check_integrity().unwrap();
 }
 
