@@ -48,9 +48,9 @@ impl Cuda {
                 *to = resolve(product, src, arena, weights, step)?;
             }
             let products = &mut products[..group.len()];
-            let notes = few.is_some() || !self.is_sm90(src.rows);
-            if let Some(noted) = arena.noted.as_mut().filter(|_| notes) {
-                group.iter().zip(&mut *products).for_each(|(op, product)| noted.wanted_of(op, product));
+            let stores_maxima = few.is_some() || !self.is_sm90(src.rows);
+            if let Some(maxima) = arena.maxima.as_mut().filter(|_| stores_maxima) {
+                group.iter().zip(&mut *products).for_each(|(op, product)| maxima.store_in(op, product));
             }
             call.parts = parts(products, src.cols, self.context.info().multiprocessors) as u32;
             match few {
