@@ -572,11 +572,11 @@ mod tests {
                 // SAFETY: `stop_the_submitter` may run anywhere.
                 unsafe { pool.run(stop_the_submitter, &data, 64) };
                 assert_each(&data, 1);
-                if pool.shared.stalls.noted() {
+                if pool.shared.stalls.has_stalled() {
                     break;
                 }
             }
-            assert!(pool.shared.stalls.noted() && stay() > 0, "{threads} threads");
+            assert!(pool.shared.stalls.has_stalled() && stay() > 0, "{threads} threads");
         }
     }
 

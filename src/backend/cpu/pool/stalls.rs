@@ -160,7 +160,7 @@ impl Stalls {
 
     /// Whether any job has stalled.
     #[cfg(test)]
-    pub(super) fn noted(&self) -> bool {
+    pub(super) fn has_stalled(&self) -> bool {
         self.job.load(Ordering::Relaxed) != 0
     }
 
