@@ -66,7 +66,7 @@ pub(super) struct Arrivals {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
     order: Order,
@@ -83,7 +83,7 @@ struct State {
 /// The request queue, shared by the handles and the engine's thread.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     ended: Condvar,
     wake: Arc<WakeFlag>,
     requests_max: usize,
@@ -112,13 +112,13 @@ impl RequestQueue {
         &self.wake
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes the engine. Refused once the engine admits nothing more.
-    fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Refused>) -> Result<(), Refused> {
+    fn change(&self, change: impl FnOnce(&mut QueueState) -> Result<(), Refused>) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closed || state.failure.is_some() || state.order != Order::Work {
             return Err(Refused::Closed(state.failure.clone()));
@@ -187,7 +187,7 @@ impl RequestQueue {
         Drained { aborted: self.wait_until_gone(Duration::MAX).aborted }
     }
 
-    fn wait_until_gone(&self, most: Duration) -> MutexGuard<'_, State> {
+    fn wait_until_gone(&self, most: Duration) -> MutexGuard<'_, QueueState> {
         let waited = self.ended.wait_timeout_while(self.lock(), most, |state| !state.gone);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }

@@ -10,7 +10,7 @@
 use half::f16;
 
 use super::prefetch::{Blocks, prefetch_each, prefetch_line};
-use super::tile::{Next, State, Tile, WHOLE, blend, hide};
+use super::tile::{Next, OnlineSoftmax, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;
@@ -169,7 +169,7 @@ impl Tile<'_> {
 
     /// Turns scores into weights `e^(score - max)`, 0 for hidden keys.
     #[inline(always)]
-    unsafe fn softmax<L: Lanes>(&self, keys: &mut Keys, seen: &[u32]) -> State {
+    unsafe fn softmax<L: Lanes>(&self, keys: &mut Keys, seen: &[u32]) -> OnlineSoftmax {
         // SAFETY: a vector a page, on the stack.
         unsafe {
             let mut largest = L::splat(f32::NEG_INFINITY);
@@ -194,7 +194,7 @@ impl Tile<'_> {
                 L::store(scores.as_mut_ptr(), weights);
                 sum = L::add(sum, weights);
             }
-            State { max, sum: L::reduce_add(sum) }
+            OnlineSoftmax { max, sum: L::reduce_add(sum) }
         }
     }
 
