@@ -11,7 +11,7 @@ use super::request::{RequestLimits, TokenRequest, check_prompt};
 use super::request_queue::{Job, Order, Refused, RequestQueue};
 use super::sequence::{Goal, Reply, Sequence};
 use super::stats::{Counters, Stats};
-use super::store::Place;
+use super::store::SnapshotSpec;
 use super::worker::Worker;
 use super::{
     Drained, EngineConfig, EngineError, EngineFailure, EngineState, Profile, ScoreOptions, Scores,
@@ -47,7 +47,7 @@ struct Inner {
     config: EngineConfig,
     prefill_chunk: usize,
     limits: RequestLimits,
-    place: Place,
+    snapshot_spec: SnapshotSpec,
     cache_events: Option<CacheEvents>,
 }
 
@@ -72,7 +72,7 @@ impl Handle {
         let (queue, counters) = (Arc::new(RequestQueue::new(&config)), Arc::new(Counters::default()));
         let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
-        let place = Place::of(&decoder, &config);
+        let snapshot_spec = SnapshotSpec::of(&decoder, &config);
         let mut worker = Worker::new(decoder, config, Arc::clone(&queue), Arc::clone(&counters))?;
         let cache_events = (config.cache_events > 0).then(|| worker.announce(config.cache_events));
         let leaving = Leaving(Arc::clone(&queue));
@@ -82,7 +82,15 @@ impl Handle {
             worker.run();
         })?;
         Ok(Handle {
-            inner: Arc::new(Inner { queue, counters, config, prefill_chunk, limits, place, cache_events }),
+            inner: Arc::new(Inner {
+                queue,
+                counters,
+                config,
+                prefill_chunk,
+                limits,
+                snapshot_spec,
+                cache_events,
+            }),
         })
     }
 
@@ -122,7 +130,7 @@ impl Handle {
     }
 
     fn check_fit(&self, tokens: usize) -> Result<(), SubmitError> {
-        let (needed, pages) = (tokens.div_ceil(PAGE_TOKENS), self.inner.place.pages);
+        let (needed, pages) = (tokens.div_ceil(PAGE_TOKENS), self.inner.snapshot_spec.pages);
         if needed > pages {
             return Err(SubmitError::TooLarge { tokens, needed, pages });
         }
@@ -188,11 +196,11 @@ impl Handle {
     /// [`EngineError::Snapshot`] if the file is damaged or belongs to another model, [`EngineError::Restore`]
     /// if it does not fit this cache. The cache is unchanged then.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
-        let place = &self.inner.place;
-        let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
-        place.check_size(&found)?;
+        let snapshot_spec = &self.inner.snapshot_spec;
+        let found = snapshot::Found::open(path, &snapshot_spec.fingerprint, &snapshot_spec.layout)?;
+        snapshot_spec.check_size(&found)?;
         let snapshot = found.read()?;
-        place.check(&snapshot)?;
+        snapshot_spec.check(&snapshot)?;
         self.ask(|reply| Job::Restore { snapshot, reply })
     }
 

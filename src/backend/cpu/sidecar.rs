@@ -51,10 +51,10 @@ pub(crate) fn load(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<V
         true => expected.map(&file)?,
         false => expected.read(&file, &checksums, pool)?,
     };
-    let mut matrices = Vec::with_capacity(expected.places.len());
-    for place in &expected.places {
-        let data = slice.split(place.bytes).ok_or(LENGTH)?;
-        matrices.push(Matrix::packed(data, place.shape, place.layout, order));
+    let mut matrices = Vec::with_capacity(expected.records.len());
+    for record in &expected.records {
+        let data = slice.split(record.bytes).ok_or(LENGTH)?;
+        matrices.push(Matrix::packed(data, record.shape, record.layout, order));
     }
     if sidecar.map {
         let found = Blocks::of(&matrices).checksums(pool);
@@ -94,8 +94,8 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> NoSidecar {
 
 const LENGTH: NoSidecar = NoSidecar::Not("as long as its head says");
 
-/// Position of a matrix in the data.
-struct Place {
+/// Shape, layout and size of a matrix in the data.
+struct MatrixRecord {
     shape: [usize; 2],
     layout: Layout,
     bytes: usize,
@@ -103,7 +103,7 @@ struct Place {
 
 /// Contents of a file, except for the weights' values.
 struct Contents {
-    places: Vec<Place>,
+    records: Vec<MatrixRecord>,
     /// Head and table.
     head: Vec<u8>,
     /// Number of checksums.
@@ -119,7 +119,7 @@ impl Contents {
 
     /// `None` if sizes overflow.
     fn counted(sidecar: &Sidecar<'_>, order: Order) -> Option<Contents> {
-        let (mut places, mut table) = (Vec::new(), Vec::new());
+        let (mut records, mut table) = (Vec::new(), Vec::new());
         let (mut data_bytes, mut blocks) = (0_usize, 0);
         for shape in sidecar.shapes {
             let (layout, dims) = (Layout::of(shape.form), [shape.rows, shape.cols]);
@@ -127,7 +127,7 @@ impl Contents {
             for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout, order)] {
                 table.extend((number as u64).to_le_bytes());
             }
-            places.push(Place { shape: dims, layout, bytes });
+            records.push(MatrixRecord { shape: dims, layout, bytes });
             blocks += bytes.div_ceil(BLOCK_BYTES);
             data_bytes = data_bytes.checked_add(bytes)?;
         }
@@ -136,12 +136,12 @@ impl Contents {
         let mut head = Vec::with_capacity(HEAD_BYTES + table.len());
         head.extend(MAGIC);
         head.extend(VERSION.to_ne_bytes());
-        head.extend(u32::try_from(places.len()).ok()?.to_le_bytes());
+        head.extend(u32::try_from(records.len()).ok()?.to_le_bytes());
         head.extend(sidecar.key);
         head.extend((data_at as u64).to_le_bytes());
         head.extend((data_bytes as u64).to_le_bytes());
         head.extend(table);
-        Some(Contents { places, head, blocks, data_at, file_bytes })
+        Some(Contents { records, head, blocks, data_at, file_bytes })
     }
 
     /// Opens a file with the expected head and length; returns its checksums.
@@ -172,8 +172,8 @@ impl Contents {
         let mut slice =
             WeightSlice::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
         let (mut blocks, mut rest, mut offset) = (Vec::new(), slice.as_mut_slice(), self.data_at);
-        for place in &self.places {
-            let (own, others) = rest.split_at_mut_checked(place.bytes).ok_or(LENGTH)?;
+        for record in &self.records {
+            let (own, others) = rest.split_at_mut_checked(record.bytes).ok_or(LENGTH)?;
             for block in own.chunks_mut(BLOCK_BYTES) {
                 let checksum = *checksums.get(blocks.len()).ok_or(LENGTH)?;
                 let bytes = block.len();
@@ -193,9 +193,9 @@ impl Contents {
 
     /// File offset of block number `block`.
     fn block_offset(&self, block: usize) -> usize {
-        let starts = self.places.iter().scan(self.data_at, |end, place| {
+        let starts = self.records.iter().scan(self.data_at, |end, record| {
             let start = *end;
-            *end += place.bytes;
+            *end += record.bytes;
             Some((start..*end).step_by(BLOCK_BYTES))
         });
         starts.flatten().nth(block).unwrap_or(self.data_at)

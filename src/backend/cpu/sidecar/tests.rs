@@ -148,7 +148,7 @@ fn a_flipped_bit_of_the_data_is_found_in_its_block() {
     let kept = Kept::new();
     let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let bytes = kept.bytes();
-    let large = contents.data_at + contents.places[0].bytes + contents.places[1].bytes;
+    let large = contents.data_at + contents.records[0].bytes + contents.records[1].bytes;
     let [first, second] = [large, large + BLOCK_BYTES];
     for (at, block) in [(contents.data_at, contents.data_at), (second - 1, first), (second, second)] {
         let mut bytes = bytes.clone();
