@@ -1,4 +1,5 @@
-//! What an operation implements to run on every instruction set: [`Kernel`], and the macro that compiles it for one.
+//! What an operation implements to run on every instruction set: [`Kernel`], and the macro that compiles it
+//! for one.
 
 use super::lanes::Lanes;
 
@@ -23,7 +24,7 @@ pub(crate) trait Kernel: Sync {
 }
 
 /// [`Kernel::run`] compiled for one instruction set; its safety contract is the same.
-pub(crate) type Entry<K> = unsafe fn(&K, usize, usize);
+pub(crate) type KernelFn<K> = unsafe fn(&K, usize, usize);
 
 /// Defines the function that runs a kernel with an instruction set's lanes and features.
 ///

@@ -21,7 +21,7 @@ use std::str::FromStr;
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
-pub(crate) use kernel::{Entry, Kernel, kernel_entry};
+pub(crate) use kernel::{Kernel, KernelFn, kernel_entry};
 pub(crate) use lanes::{LANES, Lanes, Order, Tile, for_each};
 #[cfg(target_arch = "aarch64")]
 use neon::{Dotprod, I8mm};
@@ -164,7 +164,7 @@ impl FromStr for Isa {
 }
 
 /// The code of kernel `K` for `isa`, which must be available where it is called.
-pub(crate) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
+pub(crate) fn entry<K: Kernel>(isa: Isa) -> KernelFn<K> {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::run_avx2::<K>,
