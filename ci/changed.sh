@@ -27,7 +27,7 @@ base() {
 
 [ "${1:-}" != --base ] || { base; exit; }
 [ "${1:-}" != --computes ] || set -- Cargo.toml Cargo.lock build.rs kernels-cu crates/cuda-emu src/lib.rs src/api/device.rs \
-    src/backend src/engine src/graph src/ir src/kv src/model src/quant src/sample src/session src/session.rs \
+    src/backend src/engine src/graph src/ir src/kv src/model src/quant src/sample src/session \
     'tests/cuda*' tests/golden 'tests/kernel_*' tests/layer tests/no_allocation.rs 'tests/op_table*' tests/real_models tests/tiny \
     ci/golden.sh ci/sm90.sh ci/test.sh
 

@@ -215,9 +215,9 @@ impl<W: Format> Panels<'_, W> {
             let mut token = start;
             while token < args.tokens {
                 let len = block_len::<L, W::Record>(args.tokens - token);
-                // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all tokens
-                // where there are several K blocks. A `const` condition keeps the compiler from making blocks that an
-                // instruction set never runs.
+                // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all
+                // tokens where there are several K blocks. A `const` condition keeps the compiler from making
+                // blocks that an instruction set never runs.
                 unsafe {
                     let kept = kept.add(if args.k_block_groups < args.groups { token - start } else { 0 });
                     match len {

@@ -3,10 +3,10 @@
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens, `tg N xR` in each of R
 //! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
 //! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
-//! read bandwidth. That is of pieces of a tenth of a second, since on a machine shared with others the memory is
-//! not the same for long: the median of what each reached of what the same threads read right before and after
-//! it. Where a GPU tells of its health, each measurement has its hottest moment beside it: it is asked after each
-//! repetition, when no clock runs.
+//! read bandwidth. That is of pieces of a tenth of a second, since on a machine shared with others the memory
+//! is not the same for long: the median of what each reached of what the same threads read right before and
+//! after it. Where a GPU tells of its health, each measurement has its hottest moment beside it: it is asked
+//! after each repetition, when no clock runs.
 //! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
 
 mod ceiling;
@@ -271,8 +271,8 @@ impl Test {
         }
     }
 
-    /// What parts of the read bandwidth a decode takes that makes `rate` tokens a second: of a device whose bandwidth
-    /// does not change one, else one for each of some pieces.
+    /// What parts of the read bandwidth a decode takes that makes `rate` tokens a second: of a device whose
+    /// bandwidth does not change one, else one for each of some pieces.
     fn add_shares(
         &self,
         rate: f64,
