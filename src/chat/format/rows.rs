@@ -1,9 +1,9 @@
 //! Table of the known formats, taken from the models' public chat templates.
 
-use super::{Arguments, Call, Ids, List, NamedCall, Reasoning, Tags, ToolCallFormat};
+use super::{Arguments, Call, Ids, List, NamedCall, Reasoning, Tags, ToolCallFormat as Row};
 
 /// Markers in a template's source, and the format they indicate. The first row with all markers present wins.
-pub(super) const CALLS: &[(&[&str], &ToolCallFormat)] = &[
+pub(super) const CALLS: &[(&[&str], &Row)] = &[
     (&["<|channel|>", "<|message|>", "functions."], &HARMONY),
     (&["<|tool_call>call:"], &GEMMA),
     (&["<start_function_call>"], &FUNCTION_GEMMA),
@@ -44,12 +44,12 @@ pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
 pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n", then: "" };
 
 /// All rows; rows with equal names are adjacent.
-pub(super) fn all() -> impl Iterator<Item = &'static ToolCallFormat> {
+pub(super) fn all() -> impl Iterator<Item = &'static Row> {
     CALLS.iter().map(|row| row.1).chain([&GENERIC])
 }
 
 /// Default values of a row.
-const BASE: ToolCallFormat = ToolCallFormat {
+const BASE: Row = Row {
     name: "json",
     open: &[],
     bare: false,
@@ -64,15 +64,13 @@ const BASE: ToolCallFormat = ToolCallFormat {
     reasoning: None,
 };
 
-pub(super) const GENERIC: ToolCallFormat =
-    ToolCallFormat { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
+pub(super) const GENERIC: Row = Row { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
 
 /// Hermes, Qwen 2.5 and 3, Granite 4 and many more.
-const HERMES: ToolCallFormat =
-    ToolCallFormat { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
+const HERMES: Row = Row { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
 
 /// Llama 3.
-const LLAMA: ToolCallFormat = ToolCallFormat {
+const LLAMA: Row = Row {
     name: "llama3",
     open: &["<|python_tag|>"],
     bare: true,
@@ -81,16 +79,11 @@ const LLAMA: ToolCallFormat = ToolCallFormat {
 };
 
 /// Mistral 7B v0.3, Nemo.
-const MISTRAL_LIST: ToolCallFormat = ToolCallFormat {
-    name: "mistral-list",
-    open: &["[TOOL_CALLS]"],
-    list: List::Yes,
-    ids: Ids::Short,
-    ..BASE
-};
+const MISTRAL_LIST: Row =
+    Row { name: "mistral-list", open: &["[TOOL_CALLS]"], list: List::Yes, ids: Ids::Short, ..BASE };
 
 /// Mistral Small 3.2, Devstral, Ministral 3.
-const MISTRAL: ToolCallFormat = ToolCallFormat {
+const MISTRAL: Row = Row {
     name: "mistral",
     open: &["[TOOL_CALLS]"],
     call: Call::Named(NamedCall { prefix: "", before: &["[ARGS]"], ..JSON }),
@@ -99,11 +92,11 @@ const MISTRAL: ToolCallFormat = ToolCallFormat {
 };
 
 /// Granite 3.
-const GRANITE: ToolCallFormat =
-    ToolCallFormat { name: "granite", open: &["<|tool_call|>", "<tool_call>"], list: List::Yes, ..BASE };
+const GRANITE: Row =
+    Row { name: "granite", open: &["<|tool_call|>", "<tool_call>"], list: List::Yes, ..BASE };
 
 /// Command R7B.
-const COMMAND: ToolCallFormat = ToolCallFormat {
+const COMMAND: Row = Row {
     name: "command",
     open: &["<|START_ACTION|>"],
     list: List::Yes,
@@ -118,7 +111,7 @@ const COMMAND: ToolCallFormat = ToolCallFormat {
 const JSON: NamedCall = NamedCall { prefix: "", before: &[], arguments: Arguments::Json, suffix: "" };
 
 /// Apertus: each call is an object with the tool's name as its key.
-const APERTUS: ToolCallFormat = ToolCallFormat {
+const APERTUS: Row = Row {
     name: "apertus",
     open: &["<|tools_prefix|>"],
     list: List::Yes,
@@ -128,14 +121,14 @@ const APERTUS: ToolCallFormat = ToolCallFormat {
 };
 
 /// Functionary 3.1, and Llama 3.1 with its custom-tool prompt.
-const FUNCTION_TAG: ToolCallFormat = ToolCallFormat {
+const FUNCTION_TAG: Row = Row {
     name: "function-tag",
     open: &["<function="],
     call: Call::Named(NamedCall { before: &[">"], suffix: "</function>", ..JSON }),
     ..BASE
 };
 
-const DEEPSEEK: ToolCallFormat = ToolCallFormat {
+const DEEPSEEK: Row = Row {
     name: "deepseek",
     open: &["<｜tool▁calls▁begin｜>"],
     several: true,
@@ -150,7 +143,7 @@ const DEEPSEEK: ToolCallFormat = ToolCallFormat {
 };
 
 /// DeepSeek V3 and R1.
-const DEEPSEEK_FENCED: ToolCallFormat = ToolCallFormat {
+const DEEPSEEK_FENCED: Row = Row {
     name: "deepseek-fenced",
     call: Call::Named(NamedCall {
         prefix: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
@@ -162,7 +155,7 @@ const DEEPSEEK_FENCED: ToolCallFormat = ToolCallFormat {
 };
 
 /// DeepSeek V3.2.
-const DEEPSEEK_MARKUP: ToolCallFormat = ToolCallFormat {
+const DEEPSEEK_MARKUP: Row = Row {
     name: "deepseek-markup",
     open: &["<｜DSML｜function_calls>\n"],
     several: true,
@@ -183,14 +176,14 @@ const DEEPSEEK_MARKUP: ToolCallFormat = ToolCallFormat {
 };
 
 /// DeepSeek V4.
-const DEEPSEEK_MARKUP_4: ToolCallFormat = ToolCallFormat {
+const DEEPSEEK_MARKUP_4: Row = Row {
     name: "deepseek-markup-4",
     open: &["<｜DSML｜tool_calls>\n"],
     close: "</｜DSML｜tool_calls>",
     ..DEEPSEEK_MARKUP
 };
 
-const KIMI: ToolCallFormat = ToolCallFormat {
+const KIMI: Row = Row {
     name: "kimi",
     open: &["<|tool_calls_section_begin|>"],
     several: true,
@@ -205,7 +198,7 @@ const KIMI: ToolCallFormat = ToolCallFormat {
     ..BASE
 };
 
-const QWEN_CODER: ToolCallFormat = ToolCallFormat {
+const QWEN_CODER: Row = Row {
     name: "qwen-coder",
     open: &["<tool_call>\n"],
     call: Call::Named(NamedCall {
@@ -225,18 +218,14 @@ const QWEN_CODER: ToolCallFormat = ToolCallFormat {
 };
 
 /// Seed-OSS: Qwen Coder's layout with other outer tags.
-const SEED: ToolCallFormat = ToolCallFormat {
-    name: "seed",
-    open: &["<seed:tool_call>\n"],
-    close: "\n</seed:tool_call>",
-    ..QWEN_CODER
-};
+const SEED: Row =
+    Row { name: "seed", open: &["<seed:tool_call>\n"], close: "\n</seed:tool_call>", ..QWEN_CODER };
 
 /// Nemotron Nano 2.
-const NEMOTRON: ToolCallFormat =
-    ToolCallFormat { name: "nemotron", open: &["<TOOLCALL>"], list: List::Yes, close: "</TOOLCALL>", ..BASE };
+const NEMOTRON: Row =
+    Row { name: "nemotron", open: &["<TOOLCALL>"], list: List::Yes, close: "</TOOLCALL>", ..BASE };
 
-const MINIMAX: ToolCallFormat = ToolCallFormat {
+const MINIMAX: Row = Row {
     name: "minimax",
     open: &["<minimax:tool_call>\n"],
     several: true,
@@ -257,7 +246,7 @@ const MINIMAX: ToolCallFormat = ToolCallFormat {
 };
 
 /// GLM 4.5 to 4.7.
-const GLM: ToolCallFormat = ToolCallFormat {
+const GLM: Row = Row {
     name: "glm",
     open: &["<tool_call>"],
     call: Call::Named(NamedCall {
@@ -277,7 +266,7 @@ const GLM: ToolCallFormat = ToolCallFormat {
 };
 
 /// Llama 4.
-const PYTHONIC: ToolCallFormat = ToolCallFormat {
+const PYTHONIC: Row = Row {
     name: "pythonic",
     open: &["<|python_start|>"],
     bare: true,
@@ -288,16 +277,11 @@ const PYTHONIC: ToolCallFormat = ToolCallFormat {
 };
 
 /// LFM2.
-const LFM: ToolCallFormat = ToolCallFormat {
-    name: "lfm",
-    open: &["<|tool_call_start|>"],
-    bare: false,
-    close: "<|tool_call_end|>",
-    ..PYTHONIC
-};
+const LFM: Row =
+    Row { name: "lfm", open: &["<|tool_call_start|>"], bare: false, close: "<|tool_call_end|>", ..PYTHONIC };
 
 /// Gemma 4.
-const GEMMA: ToolCallFormat = ToolCallFormat {
+const GEMMA: Row = Row {
     name: "gemma",
     open: &["<|tool_call>"],
     call: Call::Named(NamedCall {
@@ -311,7 +295,7 @@ const GEMMA: ToolCallFormat = ToolCallFormat {
     ..BASE
 };
 
-const FUNCTION_GEMMA: ToolCallFormat = ToolCallFormat {
+const FUNCTION_GEMMA: Row = Row {
     name: "function-gemma",
     open: &["<start_function_call>"],
     call: Call::Named(NamedCall {
@@ -325,7 +309,7 @@ const FUNCTION_GEMMA: ToolCallFormat = ToolCallFormat {
 };
 
 /// gpt-oss: every part is a message on its own channel.
-const HARMONY: ToolCallFormat = ToolCallFormat {
+const HARMONY: Row = Row {
     name: "harmony",
     open: &["<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions."],
     call: Call::Named(NamedCall {
