@@ -13,9 +13,11 @@ mod ceiling;
 mod load;
 mod profile;
 mod report;
+mod warnings;
 
 use clap::Args;
 use ottava::Engine;
+use ottava::backend::cpu::PrefetchHint;
 use ottava::backend::{DeviceHealth, NoHealth};
 use ottava::engine::{EngineConfig, StepProfile};
 use ottava::ir::PAGE_TOKENS;
@@ -98,7 +100,7 @@ struct StepBytes {
 
 /// One line of the table.
 struct Measurement {
-    test: String,
+    test: Test,
     tokens_per_s: f64,
     spread: f64,
     /// What part of the read bandwidth the weights, keys and values mean that were read; decode only.
@@ -117,8 +119,12 @@ struct Machine {
     ceilings: Vec<Ceiling>,
     /// Most memory that the model and its runs took.
     peak_bytes: Option<u64>,
-    /// How the device is at the end.
+    /// Device health after the last measurement.
     health: Result<DeviceHealth, NoHealth>,
+    /// Hint of a CPU's weight prefetches.
+    prefetch: Option<PrefetchHint>,
+    /// Slow decodes, a line each; empty for a GPU.
+    warnings: Vec<String>,
 }
 
 impl Bench {
@@ -145,7 +151,9 @@ impl Bench {
         let ceilings = if self.profile { meter.all(&self.model)? } else { Vec::new() };
         let own = ceilings.iter().find(|ceiling| ceiling.threads == engine.info().threads);
         let ceiling = own.copied().unwrap_or_else(|| meter.ceiling());
-        let machine = Machine { ceiling, ceilings, peak_bytes, health };
+        let prefetch = meter.prefetch();
+        let warnings = if prefetch.is_some() { warnings::warnings(&results) } else { Vec::new() };
+        let machine = Machine { ceiling, ceilings, peak_bytes, health, prefetch, warnings };
         if self.json {
             report::print_json(&engine, &machine, &results)
         } else {
@@ -249,7 +257,7 @@ impl Bench {
             });
         }
         let (spread, bandwidth_percent) = (variance.sqrt(), median(shares));
-        Ok(Measurement { test: test.name, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
+        Ok(Measurement { test, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
     }
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use ottava::Device;
-use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, ReadProbe};
+use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, PrefetchHint, ReadProbe};
 use serde_json::{Value, json};
 
 use super::super::Failure;
@@ -59,6 +59,11 @@ impl Meter {
     /// Whether it finds the same whenever it is asked.
     pub fn is_steady(&self) -> bool {
         self.cpu.is_none()
+    }
+
+    /// Hint of the CPU's weight prefetches; `None` for a GPU.
+    pub fn prefetch(&self) -> Option<PrefetchHint> {
+        self.cpu.as_ref().map(Cpu::prefetch)
     }
 
     /// Bytes a second, now.

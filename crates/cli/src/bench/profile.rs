@@ -90,9 +90,12 @@ pub fn print(machine: &Machine, results: &[Measurement]) -> Result<(), Failure> 
         let (bandwidth, int8, f32) = (giga(ceiling.bandwidth), giga(int8), giga(f32));
         output::print_line(format_args!("| {} | {bandwidth} | {int8} | {f32} |", ceiling.threads))?;
     }
+    if let Some(hint) = machine.prefetch {
+        output::print_line(format_args!("weight prefetch of one token: {hint}"))?;
+    }
     for result in results {
         let Some(steps) = &result.profile else { continue };
-        output::print_line(format_args!("\n| {} | {HEAD}", result.test))?;
+        output::print_line(format_args!("\n| {} | {HEAD}", result.test.name))?;
         for row in rows(steps, &machine.ceiling) {
             print_row(&row)?;
         }
