@@ -1,4 +1,4 @@
-//! `ottava devices`: what `--device` may name here, and how GPUs are.
+//! `ottava devices`: the values of `--device` on this machine, and the health of GPUs.
 
 use clap::Args;
 use ottava::backend::cpu::{Isa, PrefetchHint};
@@ -23,7 +23,7 @@ struct Line {
 }
 
 impl Devices {
-    /// Prints a line a device, and why there is no GPU.
+    /// Prints a line per device, and the reason if there is no GPU.
     pub fn run(self) -> Result<(), Failure> {
         let isa = Isa::detect();
         let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());

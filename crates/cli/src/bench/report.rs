@@ -1,4 +1,4 @@
-//! What `ottava bench` prints.
+//! Output of `ottava bench`, as a table or JSON.
 
 use ottava::Engine;
 use ottava::backend::NoHealth;
@@ -10,7 +10,7 @@ use super::super::{Failure, health, output};
 use super::ceiling::Ceiling;
 use super::{Machine, Measurement, profile};
 
-/// Prints a Markdown table, and what it is read against.
+/// Prints a Markdown table, then the machine's limits and state.
 pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(info.file_bytes).to_string();

@@ -2,13 +2,13 @@
 
 use super::{Measurement, Test, TestWork};
 
-/// Least share of the read bandwidth at which one sequence decodes, in per cent.
+/// Minimum share of the read bandwidth for one sequence's decode, in per cent.
 const BANDWIDTH_PERCENT_MIN: f64 = 60.0;
-/// Least speed of one sequence as a share of two sequences together. Both read the same weights, so that a
-/// decode at the memory's limit is close to half.
+/// Minimum speed of one sequence relative to two sequences together. Both read the same weights, so a decode
+/// bound by memory is close to half.
 const SHARE_OF_TWO_MIN: f64 = 0.45;
 
-/// One line per slow decode of a single sequence. Decode on a GPU is not judged: a small model's launches take
+/// One line per slow decode of a single sequence. Callers leave out GPUs, where a small model's launches take
 /// longer than its bytes.
 pub fn warnings(results: &[Measurement]) -> Vec<String> {
     let slow = results.iter().filter_map(|result| {
