@@ -22,7 +22,7 @@ const CHUNK_TOKENS_MIN: usize = 4;
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
-#[command(after_help = "A chunk has -c tokens: 512 unless given, at most what the model was trained for.")]
+#[command(after_help = "A chunk has -c tokens. Default of -c: 512, at most the trained context.")]
 pub struct Perplexity {
     /// Text file, UTF-8 of at most 16 MiB; - or none reads standard input
     file: Option<PathBuf>,

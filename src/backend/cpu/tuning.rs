@@ -1,5 +1,5 @@
-//! Choices that depend on the processor model rather than on its instruction set. A row exists only where a
-//! choice was measured (`benches/record/cpu`); every other processor takes [`DEFAULT`].
+//! Choices that depend on the processor model rather than on its instruction set. The table has only rows
+//! that were measured (`benches/record/cpu`); all other processors use [`DEFAULT`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +32,7 @@ impl fmt::Display for PrefetchHint {
     }
 }
 
-/// A name that is no prefetch hint.
+/// Error for an unknown prefetch hint's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected l1, l2 or nta, found {0:?}")]
 pub struct UnknownHint(String);
@@ -46,8 +46,8 @@ impl FromStr for PrefetchHint {
     }
 }
 
-/// Hint of processors without a row. L2 lost at most 2 % where another hint was measured to be the best; the
-/// non-temporal hint lost half of the speed.
+/// Hint of processors without a row. Where another hint was measured to be best, L2 lost at most 2 % of the
+/// speed; a wrong non-temporal hint lost half of it.
 const DEFAULT: PrefetchHint = PrefetchHint::L2;
 
 /// Hints by the vendor and the family of CPUID leaves 0 and 1.
@@ -63,7 +63,7 @@ fn hint_of(vendor: &[u8; 12], family: u32) -> PrefetchHint {
     row.map_or(DEFAULT, |row| row.2)
 }
 
-/// Vendor and family of this processor, where CPUID has them.
+/// Vendor and family of this processor by CPUID; `None` on other architectures than x86-64.
 fn processor() -> Option<([u8; 12], u32)> {
     #[cfg(target_arch = "x86_64")]
     {

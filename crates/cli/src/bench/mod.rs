@@ -1,21 +1,24 @@
 //! `ottava bench`: prefill and decode speed as a table like llama-bench's.
 //!
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens, `tg N xR` in each of R
-//! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
-//! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
-//! read bandwidth. That is of pieces of a tenth of a second, since on a machine shared with others the memory
-//! is not the same for long: the median of what each reached of what the same threads read right before and
-//! after it. Where a GPU tells of its health, each measurement has its hottest moment beside it: it is asked
-//! after each repetition, when no clock runs.
-//! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
+//! concurrent requests; `@ dD` follows a past of D tokens, which is in the cache before the clock runs. Each
+//! test is warmed up once and repeated. The table has mean and standard deviation, and decode's share of the
+//! read bandwidth.
+//!
+//! The bandwidth of a shared machine varies. So the share is measured in pieces of a tenth of a second, each
+//! relative to the bandwidth of the same threads right before and after it; the median counts. If a GPU
+//! reports its health, each row has the hottest sample; one is taken after each repetition, off the clock.
+//! `--profile` repeats each test with its operations timed, and compares them with the machine's limits.
 
 mod ceiling;
 mod load;
 mod profile;
 mod report;
+mod warnings;
 
 use clap::Args;
 use ottava::Engine;
+use ottava::backend::cpu::PrefetchHint;
 use ottava::backend::{DeviceHealth, NoHealth};
 use ottava::engine::{EngineConfig, StepProfile};
 use ottava::ir::PAGE_TOKENS;
@@ -27,44 +30,44 @@ use super::numbers::whole;
 use super::options::{ModelOptions, of_file};
 use super::{Failure, health, memory};
 
-/// Pieces of a decode, for each repetition, that are held against the read bandwidth.
+/// Decode pieces per repetition that are compared with the read bandwidth.
 const PIECES: usize = 8;
-/// How long one takes, as long as the bandwidth is measured.
+/// Duration of a piece: that of a bandwidth measurement.
 const PIECE_SECONDS: f64 = 0.1;
 
-/// Most tokens of a prompt, an answer or a past that is measured.
+/// Maximum tokens of a prompt, an answer or a past.
 const LENGTH_MAX: usize = 1 << 20;
-/// Most requests at once: as many as the engine admits.
+/// Maximum concurrent requests: the engine's limit.
 const REQUESTS_MAX: usize = 256;
-/// Most repetitions.
+/// Maximum repetitions.
 const REPETITIONS_MAX: usize = 1000;
-/// Most lines of the table.
+/// Maximum rows of the table.
 const TESTS_MAX: usize = 1000;
 
 /// Arguments of `bench`.
 #[derive(Args)]
 pub struct Bench {
-    /// Prompt lengths to measure, each up to 1048576; 0 measures none
+    /// Prompt lengths to measure, in tokens, each 0 to 1048576; 0 skips the test
     #[arg(short = 'p', long, value_delimiter = ',', default_value = "512",
           allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     prompt: Vec<usize>,
-    /// Numbers of generated tokens to measure, each up to 1048576; 0 measures none
+    /// Numbers of generated tokens to measure, each 0 to 1048576; 0 skips the test
     #[arg(short = 'n', long, value_delimiter = ',', default_value = "128",
           allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     generate: Vec<usize>,
-    /// Tokens of the past that each is measured behind, each up to 1048576
+    /// Lengths of the cached past before each test, in tokens, each 0 to 1048576
     #[arg(short = 'd', long, value_delimiter = ',', default_value = "0",
           allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     depth: Vec<usize>,
-    /// Requests at once that generate, each 1 to 256
+    /// Numbers of concurrent requests that generate, each 1 to 256
     #[arg(long, value_delimiter = ',', default_value = "1",
           allow_hyphen_values = true, value_parser = whole(1, REQUESTS_MAX))]
     parallel: Vec<usize>,
-    /// Repetitions of each, 1 to 1000; all lists together make at most 1000 measurements
+    /// Repetitions of each test, 1 to 1000; the lists may make at most 1000 tests
     #[arg(short = 'r', long, default_value_t = 5,
           allow_hyphen_values = true, value_parser = whole(1, REPETITIONS_MAX))]
     repetitions: usize,
-    /// Repeat each with its operations timed, beside what the machine can do
+    /// Repeat each test with its operations timed, and print them with the machine's limits
     #[arg(long)]
     profile: bool,
     /// Print one JSON object
@@ -74,7 +77,7 @@ pub struct Bench {
     model: ModelOptions,
 }
 
-/// What is measured, behind a past of `depth` tokens.
+/// A row of the table, measured after a past of `depth` tokens.
 struct Test {
     name: String,
     depth: usize,
@@ -82,43 +85,47 @@ struct Test {
 }
 
 enum TestWork {
-    /// A prompt of so many tokens.
+    /// Number of prompt tokens.
     Prefill(usize),
-    /// So many tokens of each of the requests.
+    /// `tokens` generated tokens in each of `requests` concurrent requests.
     Decode { tokens: usize, requests: usize },
 }
 
-/// Bytes that a step of a decode reads.
+/// Bytes that a decode step reads.
 #[derive(Clone, Copy)]
 struct StepBytes {
     weights: f64,
-    /// Of a token's keys and values.
+    /// Keys and values of one token.
     kv_token: f64,
 }
 
-/// One line of the table.
+/// The result of one test.
 struct Measurement {
-    test: String,
+    test: Test,
     tokens_per_s: f64,
     spread: f64,
-    /// What part of the read bandwidth the weights, keys and values mean that were read; decode only.
+    /// Share of the read bandwidth that reading weights, keys and values takes; decode only.
     bandwidth_percent: Option<f64>,
-    /// How the device was meanwhile.
+    /// Device health during the test.
     health: Option<DeviceHealth>,
-    /// Of `--profile`: the prompt's steps, or the decodes.
+    /// With `--profile`: the prefill steps or the decode steps.
     profile: Option<StepProfile>,
 }
 
-/// What the measurements are read against.
+/// Limits and state of the machine, for comparison with the measurements.
 struct Machine {
-    /// What the same threads, or the same GPU, can do.
+    /// Limits of the same threads, or the same GPU.
     ceiling: Ceiling,
-    /// Of `--profile`: the same for other numbers of threads, too.
+    /// With `--profile`: the limits of several numbers of threads.
     ceilings: Vec<Ceiling>,
-    /// Most memory that the model and its runs took.
+    /// Peak memory of the model and its runs.
     peak_bytes: Option<u64>,
-    /// How the device is at the end.
+    /// Device health after the last measurement.
     health: Result<DeviceHealth, NoHealth>,
+    /// Hint of the CPU's weight prefetches; `None` for a GPU.
+    prefetch: Option<PrefetchHint>,
+    /// A line per slow decode; empty for a GPU.
+    warnings: Vec<String>,
 }
 
 impl Bench {
@@ -129,7 +136,7 @@ impl Bench {
         }
         self.check_tests()?;
         let kv_token = self.make_room()?;
-        // A past is found in the cache; without one nothing may be.
+        // A past has to be found in the cache. Without one, prompts must not be.
         let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
         let engine = self.model.engine_with(EngineConfig { share_prefixes, ..EngineConfig::default() })?;
         let loaded = memory::peak_bytes();
@@ -139,13 +146,15 @@ impl Bench {
         let tests = self.tests().into_iter();
         let results = tests.map(|test| self.measure(test, bytes, &engine, &load, &meter));
         let results = results.collect::<Result<Vec<_>, Failure>>()?;
-        // The meter reads more memory than many a model takes.
+        // The meter's buffer is larger than many models, so the peak is corrected by its size.
         let running = memory::peak_bytes().map(|peak| peak.saturating_sub(meter.bytes()));
         let (peak_bytes, health) = (loaded.max(running), engine.health());
         let ceilings = if self.profile { meter.all(&self.model)? } else { Vec::new() };
         let own = ceilings.iter().find(|ceiling| ceiling.threads == engine.info().threads);
         let ceiling = own.copied().unwrap_or_else(|| meter.ceiling());
-        let machine = Machine { ceiling, ceilings, peak_bytes, health };
+        let prefetch = meter.prefetch();
+        let warnings = if prefetch.is_some() { warnings::warnings(&results) } else { Vec::new() };
+        let machine = Machine { ceiling, ceilings, peak_bytes, health, prefetch, warnings };
         if self.json {
             report::print_json(&engine, &machine, &results)
         } else {
@@ -153,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// There is something to measure, and not more than anyone waits for.
+    /// Fails if there is nothing to measure, or more than [`TESTS_MAX`] tests.
     fn check_tests(&self) -> Result<(), Failure> {
         let decodes = self.generate.len().saturating_mul(self.parallel.len());
         let tests = self.depth.len().saturating_mul(self.prompt.len().saturating_add(decodes));
@@ -166,8 +175,8 @@ impl Bench {
         }
     }
 
-    /// Asks for a context and a cache that all measurements fit in, unless the caller has; gives the bytes
-    /// of a token's keys and values.
+    /// Raises the context so that all tests fit, and sets the size of the KV cache unless it is given.
+    /// Returns the bytes of a token's keys and values.
     fn make_room(&mut self) -> Result<f64, Failure> {
         let most = |list: &[usize]| list.iter().max().copied().unwrap_or(0);
         let (depth, generate) = (most(&self.depth), most(&self.generate));
@@ -184,14 +193,14 @@ impl Bench {
             )));
         }
         let page = config.kv_layout(self.model.kv_dtype()).page_bytes();
-        // What one repetition generated stays in the cache beside the next one's.
+        // The cache keeps the tokens of one repetition during the next one.
         let decodes = most(&self.parallel) * (depth + 2 * generate + 2 * PAGE_TOKENS);
         let pages = (decodes + 2 * longest).div_ceil(PAGE_TOKENS);
         self.model.kv_budget.get_or_insert(pages.saturating_mul(page).div_ceil(1 << 20));
         Ok(page as f64 / PAGE_TOKENS as f64)
     }
 
-    /// The table's lines: for each past the prompts, then the decodes.
+    /// The table's rows: for each past the prompts, then the decodes.
     fn tests(&self) -> Vec<Test> {
         let mut tests = Vec::new();
         for &depth in &self.depth {
@@ -214,8 +223,8 @@ impl Bench {
         tests
     }
 
-    /// Tokens a second, and of decodes what part of the bandwidth they took. The profile is made of
-    /// repetitions of its own, so that it slows down none that count.
+    /// Tokens per second, and a decode's share of the read bandwidth. The profile is made in additional
+    /// repetitions, so that it does not slow down those that count.
     fn measure(
         &self,
         test: Test,
@@ -249,12 +258,12 @@ impl Bench {
             });
         }
         let (spread, bandwidth_percent) = (variance.sqrt(), median(shares));
-        Ok(Measurement { test: test.name, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
+        Ok(Measurement { test, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
     }
 }
 
 impl Test {
-    /// Has the past in the cache.
+    /// Fills the cache with the past.
     fn prepare(&self, load: &Load<'_>) -> Result<(), Failure> {
         let requests = match self.work {
             TestWork::Prefill(_) => 1,
@@ -263,7 +272,7 @@ impl Test {
         if self.depth > 0 { load.fill(self.depth, requests) } else { Ok(()) }
     }
 
-    /// Tokens a second.
+    /// Runs the test once; returns tokens per second.
     fn run(&self, load: &Load<'_>) -> Result<f64, Failure> {
         match self.work {
             TestWork::Prefill(fresh) => load.prefill(Prompt { depth: self.depth, fresh }),
@@ -271,8 +280,8 @@ impl Test {
         }
     }
 
-    /// What parts of the read bandwidth a decode takes that makes `rate` tokens a second: of a device whose
-    /// bandwidth does not change one, else one for each of some pieces.
+    /// Adds a decode's shares of the read bandwidth, in per cent, to `shares`. If the device's bandwidth is
+    /// steady, that is one share, computed from `rate` tokens per second; otherwise one per measured piece.
     fn add_shares(
         &self,
         rate: f64,
@@ -291,7 +300,7 @@ impl Test {
             shares.push(percent(rate, tokens, before));
             return Ok(());
         }
-        // Requests do not begin all at once.
+        // Requests start one after another, so a piece has at least a token for each of them.
         let piece = ((rate / requests as f64 * PIECE_SECONDS) as usize).clamp(requests.min(tokens), tokens);
         for _ in 0..PIECES {
             let rate = load.decode(self.depth, piece, requests)?;
@@ -303,7 +312,7 @@ impl Test {
     }
 }
 
-/// Of two in the middle their mean; nothing of nothing.
+/// The median; of an even number of values, the mean of the middle two. `None` without values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;

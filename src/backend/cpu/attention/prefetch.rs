@@ -1,7 +1,7 @@
 //! Prefetching of keys and values.
 //!
 //! A head's part of a page is a stream of a few kB, which ends before the hardware prefetcher has detected
-//! it. So scores prefetch their split's values, and values prefetch the keys that are read next.
+//! it. So scores prefetch their split's values, and values prefetch the keys of the next split.
 
 use super::SPLIT_PAGES;
 use super::tile::{Next, Tile};
@@ -11,8 +11,8 @@ use crate::backend::cpu::memory::prefetch::{IntoL1, LINE, Prefetch};
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
 
 impl Next<'_> {
-    /// The blocks that are read after `blocks`. If nothing follows, or more rows of the tile read `blocks`
-    /// themselves, those again: they are in the cache.
+    /// The blocks read after `blocks`: `blocks` again while further rows of the tile read them, then those of
+    /// the next pages. Blocks without a successor stay the same; they are in the cache.
     #[inline(always)]
     pub(super) fn blocks<const R: usize>(self, tile: &Tile<'_>, row: usize, mut blocks: Blocks) -> Blocks {
         if prefetches::<R>() && row + R == tile.rows {
@@ -25,12 +25,12 @@ impl Next<'_> {
     }
 }
 
-/// Whether blocks of `R` rows prefetch. Many rows compute for long, and find pages in the cache.
+/// Whether blocks of `R` rows prefetch. Blocks of more rows compute longer per page and find it in the cache.
 const fn prefetches<const R: usize>() -> bool {
     R < 8
 }
 
-/// Prefetches a line, if one begins at `address`.
+/// Prefetches the cache line that begins at `address`, if one does.
 #[inline(always)]
 pub(super) fn prefetch_line<const R: usize>(address: *const u8) {
     if prefetches::<R>() && address.addr().is_multiple_of(LINE) {
@@ -38,8 +38,8 @@ pub(super) fn prefetch_line<const R: usize>(address: *const u8) {
     }
 }
 
-/// Prefetches the same offset in each block, with one test for all. Parts of a block begin at multiples of a
-/// line; where they do not, the prefetch only hits the neighbouring line.
+/// Prefetches the line at `offset` in each block, with one test for all. It assumes that blocks begin at
+/// multiples of a line; otherwise the prefetch only hits the neighbouring line.
 #[inline(always)]
 pub(super) fn prefetch_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
     if prefetches::<R>() && offset.is_multiple_of(LINE) {

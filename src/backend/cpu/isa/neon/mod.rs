@@ -2,7 +2,7 @@
 //! multiplies unsigned codes by signed activations (`usdot`, and for two tokens at once `usmmla`). They share
 //! everything else.
 //!
-//! The dot products and half-precision conversions are not stable intrinsics: `instructions` has them.
+//! The dot products and half-precision conversions have no stable intrinsics; `instructions` defines them.
 
 mod instructions;
 
@@ -28,7 +28,7 @@ type F = [float32x4_t; 4];
 type I = [int32x4_t; 4];
 type C = [uint8x16_t; 4];
 
-/// The same instruction on all four registers.
+/// Applies an instruction to all four registers of a vector.
 macro_rules! each {
     ($f:expr; $a:expr) => {
         unsafe { [$f($a[0]), $f($a[1]), $f($a[2]), $f($a[3])] }
@@ -101,7 +101,7 @@ macro_rules! neon_lanes {
             unsafe fn fma(a: F, b: F, c: F) -> F {
                 each!(vfmaq_f32; c, a, b)
             }
-            // A select, not `fmin`: that gives NaN where either is.
+            // A select instead of `fmin`, which returns NaN if either operand is NaN.
             #[inline(always)]
             unsafe fn min(a: F, b: F) -> F {
                 let less = each!(vcltq_f32; a, b);
@@ -273,7 +273,7 @@ macro_rules! neon_lanes {
             }
             #[inline(always)]
             unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: C, b: C) -> C {
-                // The instruction keeps as many bits as it shifts.
+                // `sri` keeps as many bits as it shifts by, so `b` is shifted up first.
                 let up = unsafe { [vdupq_n_s8((KEEP - SHIFT) as i8); 4] };
                 let b = if KEEP == SHIFT { b } else { each!(vshlq_u8; b, up) };
                 each!(vsriq_n_u8::<KEEP>; a, b)

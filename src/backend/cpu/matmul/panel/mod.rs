@@ -320,10 +320,10 @@ impl<W: Format> Panels<'_, W> {
             let mut weights = whole.add(from * group_bytes);
             let mut activations = self.activations(start);
             activations.skip(from * M);
-            // A single token prefetches inside `Format::group`. Where tiles run one by one, the first has
-            // prefetched for both.
+            // A single token prefetches inside `Format::group` where both tiles run at once. Where tiles run
+            // one by one, the first prefetches for both.
             let mut prefetcher = match tile {
-                0 if M > 1 => {
+                0 if M > 1 || (const { !L::WIDE && W::PREFETCHES } && args.tokens == 1) => {
                     let sharing = in_blocks::<L>(args.tokens);
                     Prefetcher::of(args, group_bytes, [whole, self.next], [start, M, sharing], k_block)
                 }

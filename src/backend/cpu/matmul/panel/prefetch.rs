@@ -1,7 +1,8 @@
-//! Prefetches of a block of tokens while it multiplies.
+//! Prefetches of weights by a block of tokens while it multiplies.
 
 use super::{FEW, KBlock, PanelArgs, SEVERAL};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Prefetch};
+use crate::backend::cpu::tuning::PrefetchHint;
 
 /// Cache lines that a block prefetches, some with each group.
 pub(super) struct Prefetcher {
@@ -13,14 +14,14 @@ pub(super) struct Prefetcher {
     /// bytes later.
     own: bool,
     /// Whether into L1. Lines that are needed much later go to L2: in L1 they would take slots that the codes
-    /// at hand need.
+    /// at hand need. Those of a single token go by its [`PrefetchHint`].
     near: bool,
 }
 
 impl Prefetcher {
-    /// The prefetches of a block of `len` > 1 tokens that starts at token `start`, while it multiplies a
-    /// K block of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
-    /// it. `sharing` is the number of tokens in blocks of more than one token.
+    /// The prefetches of a block of `len` tokens that starts at token `start`, while it multiplies a K block
+    /// of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read after it.
+    /// `sharing` is the number of tokens in blocks of more than one token.
     ///
     /// With several blocks, only the first finds a K block in memory, and memory is idle while the others
     /// compute. So each block prefetches its share of the next K block. With fewer than [`FEW`] tokens the
@@ -33,7 +34,10 @@ impl Prefetcher {
         [start, len, sharing]: [usize; 3],
         KBlock { from, to, length }: KBlock,
     ) -> Prefetcher {
-        let near = args.tokens <= SEVERAL;
+        let near = match args.tokens {
+            1 => args.hint != PrefetchHint::L2,
+            tokens => tokens <= SEVERAL,
+        };
         let mut prefetcher = Prefetcher { line: next, left: 0, share: 0, own: false, near };
         if args.tokens >= FEW {
             let mut groups = length;
@@ -63,8 +67,10 @@ impl Prefetcher {
     /// of `group_bytes`; a constant there unrolls the loop.
     #[inline(always)]
     pub(super) fn issue(&mut self, later: *const u8, group_bytes: usize) {
-        if self.own {
+        if self.own && self.near {
             lines(later, group_bytes / LINE).for_each(IntoL1::line);
+        } else if self.own {
+            lines(later, group_bytes / LINE).for_each(IntoL2::line);
         } else if self.near {
             self.take().for_each(IntoL1::line);
         } else {
@@ -97,7 +103,8 @@ mod tests {
     const WHOLE: *const u8 = without_provenance(1 << 30);
     const NEXT: *const u8 = without_provenance(1 << 40);
 
-    /// Prefetchers of a K block: one per block of `block` tokens, and one of the rest if that has several.
+    /// Prefetches of the blocks of a K block: blocks of `block` tokens, and one of the rest if it has
+    /// several.
     fn prefetchers(
         args: &PanelArgs,
         group_bytes: usize,
@@ -138,6 +145,17 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_single_token_prefetches_by_the_processors_hint() {
+        for (hint, near) in
+            [(PrefetchHint::L1, true), (PrefetchHint::NonTemporal, true), (PrefetchHint::L2, false)]
+        {
+            let args = PanelArgs { hint, ..PanelArgs::of_shape(1, 64, 9 * LINE) };
+            let prefetcher = Prefetcher::of(&args, 9 * LINE, [WHOLE, NEXT], [0, 1, 1], args.k_block_from(0));
+            assert!(prefetcher.own && prefetcher.near == near, "{hint}");
         }
     }
 
