@@ -195,7 +195,9 @@ pub fn find_nvcc(env: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Result<
         });
     }
     let path = env("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain([PathBuf::from("/usr/local/cuda/bin")]);
+    // A relative folder would lead into whatever folder the script runs in.
+    let folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let folders = folders.chain([PathBuf::from("/usr/local/cuda/bin")]);
     folders
         .map(|folder| folder.join(&program))
         .find(|nvcc| nvcc.is_file())

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
-python3 -m pip --version > /dev/null 2>&1 || ci/packages.sh python3-pip
+python3 -I -m pip --version > /dev/null 2>&1 || ci/packages.sh python3-pip
 models=$PWD/target/test-models
 mkdir -p "$models"
 pull() {
