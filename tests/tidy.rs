@@ -46,7 +46,7 @@ const LIBRARIES: &[&str] = &["src", "crates/cli/src", "crates/cuda-emu/src"];
 const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "crates"];
 /// Other documents; CHANGELOG.md names what has been.
 const OTHER_DOCUMENTS: &[&str] =
-    &["README.md", "ARCHITECTURE.md", "benches/README.md", "benches/record/INDEX.md"];
+    &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benches/README.md", "benches/record/INDEX.md"];
 
 /// How long a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
