@@ -59,7 +59,7 @@ impl Cpu {
         let numbers = probe.buffer.elements();
         let other = match self.hint {
             PrefetchHint::NonTemporal => self.reads(&Numbers::<NonTemporal, NON_TEMPORAL>::of(numbers)),
-            PrefetchHint::L1 | PrefetchHint::L2 => self.reads(&Numbers::<Off, 0>::of(numbers)),
+            PrefetchHint::L2 => self.reads(&Numbers::<Off, 0>::of(numbers)),
         };
         self.reads(&Numbers::<IntoL2, INTO_L2>::of(numbers)).max(other)
     }

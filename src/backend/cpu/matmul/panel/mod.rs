@@ -20,7 +20,7 @@ use std::slice;
 
 use super::formats::{Format, Operand};
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
-use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, NonTemporal, Off, Prefetch};
+use crate::backend::cpu::memory::prefetch::{IntoL2, NonTemporal, Off, Prefetch};
 use crate::backend::cpu::pack::{PANEL, Record, block_len, in_blocks, residuals};
 use crate::backend::cpu::tuning::PrefetchHint;
 use crate::ir::Activation;
@@ -234,9 +234,6 @@ impl<W: Format> Panels<'_, W> {
                             self.block::<L, Off, T, 1>(panel, tile, token, k_block, kept)
                         }
                         _ => match args.hint {
-                            PrefetchHint::L1 => {
-                                self.block::<L, IntoL1, T, 1>(panel, tile, token, k_block, kept)
-                            }
                             PrefetchHint::L2 => {
                                 self.block::<L, IntoL2, T, 1>(panel, tile, token, k_block, kept)
                             }

@@ -150,9 +150,7 @@ mod tests {
 
     #[test]
     fn a_single_token_prefetches_by_the_processors_hint() {
-        for (hint, near) in
-            [(PrefetchHint::L1, true), (PrefetchHint::NonTemporal, true), (PrefetchHint::L2, false)]
-        {
+        for (hint, near) in [(PrefetchHint::NonTemporal, true), (PrefetchHint::L2, false)] {
             let args = PanelArgs { hint, ..PanelArgs::of_shape(1, 64, 9 * LINE) };
             let prefetcher = Prefetcher::of(&args, 9 * LINE, [WHOLE, NEXT], [0, 1, 1], args.k_block_from(0));
             assert!(prefetcher.own && prefetcher.near == near, "{hint}");
