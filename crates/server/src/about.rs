@@ -89,6 +89,14 @@ pub(crate) fn readiness(reason: Option<String>) -> Response {
     }
 }
 
+/// `/metrics`
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    app.metrics.read(&app.engine.stats());
+    let Ok(text) = app.metrics.text() else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
 /// `/version`
 pub(crate) async fn version() -> Response {
     json_body(&json!({"version": env!("CARGO_PKG_VERSION"), "server": "ottava"})).into_response()

@@ -6,7 +6,7 @@ use std::mem;
 use ottava::text::Message;
 use serde_json::Value;
 
-use crate::app::sha256;
+use crate::ids::sha256;
 
 /// Characters of the ids of calls that the templates of some models take, all of them letters and digits.
 const ID_CHARACTERS: usize = 9;

@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use ottava::Engine;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::guard::Guard;
-use crate::listen::SCORES;
+use crate::ids::now;
 use crate::metrics::Metrics;
+
+/// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
+/// hears that it takes no more.
+pub(crate) const SCORES: usize = 18;
 
 /// The engine, who may use it, and what the server counts.
 #[derive(Debug)]
@@ -138,32 +140,4 @@ fn model_id(engine: &Engine) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let id: String = name.chars().take(64).map(plain).collect();
     if id.is_empty() { "model".to_owned() } else { id }
-}
-
-/// SHA-256 of parts, one behind the other.
-pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part));
-    hash.finalize().into()
-}
-
-/// Unix time in seconds.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-/// So many random bytes as hexadecimal digits.
-pub(crate) fn random_hex<const N: usize>() -> String {
-    random::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Random bytes of the system; where it has none, the clock's.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    if getrandom::fill(&mut bytes).is_err() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-        let digest = sha256(&[&now.to_le_bytes()]);
-        bytes.iter_mut().zip(digest.into_iter().cycle()).for_each(|(to, byte)| *to = byte);
-    }
-    bytes
 }

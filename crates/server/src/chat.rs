@@ -11,11 +11,12 @@ use ottava::text::Vocab;
 use serde_json::{Value, json};
 
 use crate::answer::{Answers, End, Output, Piece};
-use crate::app::{App, random_hex};
+use crate::app::App;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
+use crate::ids::random_hex;
 use crate::params::{LOGPROBS_MAX, Params};
 use crate::shape::{Frame, append, extend, fold_chunk, timings};
 use crate::stream::{Dialect, respond};

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::answer::{Answers, End, Output, Piece, Prompt, text_of, too_late};
-use crate::app::{App, random_hex};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
+use crate::ids::random_hex;
 use crate::legacy::{Lists, NAMES, Place, Walk};
 use crate::params::{LOGPROBS_MAX, Params};
 use crate::shape::{Frame, append, extend, fold_chunk, timings};

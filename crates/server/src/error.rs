@@ -202,6 +202,13 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
     ApiError { code, param, retry_after, ..error }
 }
 
+/// The error of what the server's end cuts short.
+pub(crate) fn stopping() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")
+        .with_code("unavailable")
+        .retry_after(5)
+}
+
 impl From<ottava::Error> for ApiError {
     fn from(error: ottava::Error) -> ApiError {
         of_engine(error.kind(), error.field(), &error)

@@ -10,12 +10,12 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
-use crate::app::{App, random_hex};
+use crate::app::App;
 use crate::cors;
-use crate::error::ApiError;
+use crate::error::{ApiError, stopping};
 use crate::fields::Fields;
 use crate::guard::{Guard, Phase};
-use crate::stream::stopping;
+use crate::ids::random_hex;
 
 /// Routes that need no key: whether the server lives says nothing about the model.
 const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];

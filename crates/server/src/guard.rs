@@ -4,7 +4,7 @@ use subtle::{Choice, ConstantTimeEq};
 use tokio::sync::watch;
 
 use crate::Config;
-use crate::app::sha256;
+use crate::ids::sha256;
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -36,6 +36,7 @@ mod format;
 mod front;
 mod gate;
 mod guard;
+mod ids;
 mod json;
 #[cfg(feature = "kv-events")]
 mod kv_events;

@@ -19,14 +19,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 
-use crate::app::App;
+use crate::app::{App, SCORES};
 use crate::gate::{count, gate};
 use crate::guard::{Guard, Phase};
-use crate::{Config, ServeError, about, chat, completions, messages, metrics, responses, tokens};
+use crate::{Config, ServeError, about, chat, completions, messages, responses, tokens};
 
-/// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
-/// hears that it takes no more.
-pub(crate) const SCORES: usize = 18;
 /// Threads that are held for a server's whole life: standard input's, and that which waits for the cache's changes.
 const HELD: usize = 2;
 /// How long a failed accept waits: the system is out of files or memory.
@@ -209,7 +206,7 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/ready", get(about::ready))
         .route("/version", get(about::version))
         .route("/openapi.json", get(about::openapi))
-        .route("/metrics", get(metrics::metrics))
+        .route("/metrics", get(about::metrics))
         .route("/v1/models", get(about::models))
         .route("/v1/models/{*id}", get(about::model))
         .route("/v1/chat/completions", post(chat::completions))

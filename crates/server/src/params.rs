@@ -6,10 +6,11 @@ use ottava::constrain::{Constraint, Grammar};
 use ottava::{Request, TokenId};
 use serde_json::Value;
 
-use crate::app::{App, random, sha256};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::format::Format;
+use crate::ids::{random, sha256};
 
 /// Most answers to one prompt.
 const N_MAX: u64 = 8;

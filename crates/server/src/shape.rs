@@ -4,7 +4,8 @@ use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
-use crate::app::{App, now};
+use crate::app::App;
+use crate::ids::now;
 use crate::params::Params;
 use crate::sections::Thoughts;
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
@@ -13,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::answer::{Answers, Output};
 use crate::app::App;
-use crate::error::{ApiError, json_body};
+use crate::error::{ApiError, json_body, stopping};
 use crate::guard::Phase;
 
 /// Chunks that a slow reader may leave before the answer waits for it.
@@ -194,13 +193,6 @@ pub(crate) async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
     if phase.wait_for(|phase| *phase == Phase::Ending).await.is_err() {
         std::future::pending::<()>().await;
     }
-}
-
-/// The error of what the server's end cuts short.
-pub(crate) fn stopping() -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")
-        .with_code("unavailable")
-        .retry_after(u32::try_from(Duration::from_secs(5).as_secs()).unwrap_or(5))
 }
 
 #[cfg(test)]

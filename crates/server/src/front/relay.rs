@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::forward::{Question, kept, lost};
-use crate::error::ApiError;
+use crate::error::{ApiError, stopping};
 use crate::guard::Phase;
-use crate::stream::{ANSWER_MARK, LOST_MARK, ending, stopping};
+use crate::stream::{ANSWER_MARK, LOST_MARK, ending};
 
 /// Pieces that a slow reader may leave.
 const PIECES: usize = 16;

@@ -16,8 +16,8 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Model;
 use crate::ServeError;
-use crate::app::now;
 use crate::guard::Phase;
+use crate::ids::now;
 
 /// How often a process is looked at, and how far apart starts are.
 const LOOK: Duration = Duration::from_secs(1);

@@ -11,11 +11,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::app::{App, random_hex};
+use crate::app::App;
 use crate::chat::begin;
 use crate::error::{ApiError, json_body};
 use crate::fields::Fields;
 use crate::gate::Client;
+use crate::ids::random_hex;
 use crate::params::{Params, TOKENS_MAX, stop};
 use crate::stream::respond;
 use crate::tokens::ids_of;

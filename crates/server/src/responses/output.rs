@@ -4,8 +4,8 @@ use ottava::engine::Usage;
 use serde_json::{Value, json};
 
 use crate::answer::{Output, Piece};
-use crate::app::{now, random_hex};
 use crate::error::ApiError;
+use crate::ids::{now, random_hex};
 use crate::sections::{Section, Sections, Step};
 use crate::stream::{Dialect, Wire};
 
