@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::ServeError;
 use crate::error::quoted;
-use crate::{ServeError, cors};
+use crate::http::cors;
 
 /// How to serve. [`Config::default`] serves this machine only, without a key.
 #[derive(Clone, Debug)]

@@ -28,11 +28,11 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::about::{self, InPath};
+use crate::api::meta_routes::{self, InPath};
 use crate::error::{ApiError, json_body, quoted};
-use crate::gate::gate;
-use crate::guard::{Guard, Phase};
-use crate::listen::{Listener, on_threads};
+use crate::http::auth::{Guard, Phase};
+use crate::http::listen::{Listener, on_threads};
+use crate::http::middleware::gate;
 use crate::{Config, ServeError};
 use worker::{Status, Worker};
 
@@ -178,23 +178,23 @@ impl Shared {
 /// Routes of the front's own; all others are forwarded.
 fn routes(shared: &Arc<Shared>) -> Router {
     Router::new()
-        .route("/", get(about::page))
-        .route("/health", get(about::health))
-        .route("/v1/health", get(about::health))
+        .route("/", get(meta_routes::page))
+        .route("/health", get(meta_routes::health))
+        .route("/v1/health", get(meta_routes::health))
         .route("/ready", get(ready))
-        .route("/version", get(about::version))
-        .route("/openapi.json", get(about::openapi))
+        .route("/version", get(meta_routes::version))
+        .route("/openapi.json", get(meta_routes::openapi))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .fallback(forward::forward)
-        .method_not_allowed_fallback(about::no_method)
+        .method_not_allowed_fallback(meta_routes::no_method)
         .layer(from_fn_with_state(Arc::clone(&shared.guard), gate))
         .with_state(Arc::clone(shared))
 }
 
 /// `/ready`: the pinned models can answer.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    about::readiness(shared.guard.not_serving().or_else(|| {
+    meta_routes::readiness(shared.guard.not_serving().or_else(|| {
         let mut pinned = shared.workers.iter().filter(|worker| worker.pinned);
         let loads = pinned.find(|worker| !matches!(worker.status(), Status::Up { .. }))?;
         Some(format!("{} is being loaded", loads.name()))

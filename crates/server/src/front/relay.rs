@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::forward::{Question, kept, lost};
+use crate::answer::stream::{ANSWER_MARK, LOST_MARK, ending};
 use crate::error::{ApiError, stopping};
-use crate::guard::Phase;
-use crate::stream::{ANSWER_MARK, LOST_MARK, ending};
+use crate::http::auth::Phase;
 
 /// Pieces that a slow reader may leave.
 const PIECES: usize = 16;

@@ -16,7 +16,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Model;
 use crate::ServeError;
-use crate::guard::Phase;
+use crate::http::auth::Phase;
 use crate::ids::now;
 
 /// How often a process is looked at, and how far apart starts are.

@@ -10,16 +10,16 @@ use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
-use crate::app::App;
-use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::gate::Client;
+use crate::http::middleware::Client;
 use crate::ids::random_hex;
-use crate::params::{LOGPROBS_MAX, Params};
-use crate::shape::{Frame, append, extend, fold_chunk, timings};
-use crate::stream::{Dialect, respond};
+use crate::request::conversation::Conversation;
+use crate::request::json_fields::Fields;
+use crate::request::params::{LOGPROBS_MAX, Params};
+use crate::state::App;
 
 /// Answers a conversation.
 pub(crate) async fn completions(
@@ -101,7 +101,7 @@ impl Chunks {
     }
 }
 
-impl Dialect for Chunks {
+impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
         let delta = json!({"role": "assistant", "content": ""});
         let first = |index| self.chunk(index, delta.clone(), Value::Null, Value::Null);

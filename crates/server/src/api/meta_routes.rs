@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use ottava::engine::EngineState;
 use serde_json::{Value, json};
 
-use crate::app::App;
 use crate::error::{ApiError, json_body, quoted};
+use crate::state::App;
 
 /// The description of all routes.
 const OPENAPI: &str = include_str!("openapi.json");

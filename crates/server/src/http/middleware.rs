@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::time::timeout;
 
-use crate::app::App;
-use crate::cors;
 use crate::error::{ApiError, stopping};
-use crate::fields::Fields;
-use crate::guard::{Guard, Phase};
+use crate::http::auth::{Guard, Phase};
+use crate::http::{cors, limits};
 use crate::ids::random_hex;
+use crate::request::json_fields::Fields;
+use crate::state::App;
 
 /// Routes that need no key: whether the server lives says nothing about the model.
 const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
@@ -126,44 +125,8 @@ async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> 
     let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(client);
-    let body = read(guard, &parts, body).await?;
+    let body = limits::read_body(&guard.config, &parts.headers, body).await?;
     Ok(Request::from_parts(parts, body))
-}
-
-/// The whole body, within its size and its time.
-async fn read(guard: &Guard, parts: &Parts, body: Body) -> Result<Body, ApiError> {
-    let most = guard.config.body_max;
-    let too_large = || {
-        let message = format!("the body: expected at most {most} bytes");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
-    };
-    let said = parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    if said.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
-        return Err(too_large());
-    }
-    match timeout(guard.config.read_timeout, to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => Ok(Body::from(bytes)),
-        Ok(Err(error)) if is_too_large(&error) => Err(too_large()),
-        Ok(Err(_)) => {
-            let message = "the body ended before its length";
-            Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message))
-        }
-        Err(_) => {
-            let message = "the body did not come in time";
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message))
-        }
-    }
-}
-
-fn is_too_large(error: &axum::Error) -> bool {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = source {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
-        }
-        source = error.source();
-    }
-    false
 }
 
 /// The client's own id if it is a plain one, else a random one.

@@ -11,15 +11,15 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::app::App;
-use crate::chat::begin;
+use crate::answer::stream::respond;
+use crate::api::chat::begin;
+use crate::api::tokens::ids_of;
 use crate::error::{ApiError, json_body};
-use crate::fields::Fields;
-use crate::gate::Client;
+use crate::http::middleware::Client;
 use crate::ids::random_hex;
-use crate::params::{Params, TOKENS_MAX, stop};
-use crate::stream::respond;
-use crate::tokens::ids_of;
+use crate::request::json_fields::Fields;
+use crate::request::params::{Params, TOKENS_MAX, stop};
+use crate::state::App;
 
 /// Answers a conversation.
 pub(crate) async fn create(

@@ -1,5 +1,10 @@
 //! From a prompt and parameters to a stream of pieces: the one place that submits to the engine.
 
+pub(crate) mod completion_logprobs;
+pub(crate) mod openai_chunks;
+pub(crate) mod output_items;
+pub(crate) mod stream;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::Pin;
@@ -9,50 +14,17 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
 use ottava::chat::{AnswerParser, ChatPart, Tools};
-use ottava::constrain::Grammar;
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
-use ottava::{Engine, ErrorKind, Request, TokenId};
+use ottava::{ErrorKind, TokenId};
 
-use crate::app::App;
 use crate::error::{ApiError, of_engine};
 use crate::metrics::Ended;
-use crate::params::Params;
+use crate::request::params::Params;
+use crate::request::prompt::Prompt;
+use crate::state::App;
 
 /// How long choices wait before they look for a place again that another request has given back.
 const RETRY: Duration = Duration::from_millis(20);
-
-/// A prompt, and how its answers are read.
-#[derive(Debug)]
-pub(crate) struct Prompt {
-    pub(crate) ids: Vec<TokenId>,
-    /// Continues it, by no parameters yet.
-    request: Request,
-    /// What may be called, where answers are more than text.
-    tools: Option<Tools>,
-}
-
-impl Prompt {
-    /// A prompt whose answers are text.
-    pub(crate) fn plain(ids: Vec<TokenId>) -> Prompt {
-        Prompt { request: Request::tokens(ids.clone()), ids, tools: None }
-    }
-
-    /// The prompt of a chat, whose text may have to follow a grammar. It may take a second: what has to be enforced is
-    /// compiled here.
-    pub(crate) fn chat(
-        engine: &Engine,
-        ids: Vec<TokenId>,
-        tools: &Tools,
-        says: Option<&Grammar>,
-    ) -> Result<Prompt, ApiError> {
-        let request = Request::tokens(ids.clone());
-        let request = match says {
-            Some(says) => engine.with_format(request, &ids, tools, says)?,
-            None => engine.with_tools(request, &ids, tools)?,
-        };
-        Ok(Prompt { ids, request, tools: Some(tools.clone()) })
-    }
-}
 
 /// What comes of one choice.
 #[derive(Debug)]

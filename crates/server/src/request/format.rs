@@ -8,9 +8,9 @@ use ottava::constrain::{Constraint, ConstraintError, Grammar};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::app::App;
 use crate::error::{ApiError, quoted};
-use crate::fields::{Fields, wrong};
+use crate::request::json_fields::{Fields, wrong};
+use crate::state::App;
 
 /// Longest that a grammar may be compiled.
 const TIME_MAX: Duration = Duration::from_secs(1);
@@ -220,7 +220,7 @@ fn forms(
 /// A schema, which may be written as a text.
 fn parsed(field: &str, schema: Value) -> Result<Value, ApiError> {
     match schema {
-        Value::String(text) => crate::json::parse(text.as_bytes())
+        Value::String(text) => crate::request::json::parse(text.as_bytes())
             .map_err(|_| wrong(field, "a JSON schema", &Value::String(text))),
         schema => Ok(schema),
     }

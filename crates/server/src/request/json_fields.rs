@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown};
-use crate::json::{self, JsonError};
+use crate::request::json::{self, JsonError};
 
 /// A JSON object whose fields are taken one by one. A `null` is a field that is not there.
 pub(crate) struct Fields {

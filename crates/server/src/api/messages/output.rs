@@ -3,11 +3,11 @@
 use ottava::engine::Usage;
 use serde_json::{Value, json};
 
+use crate::answer::openai_chunks::append;
+use crate::answer::output_items::{Section, Sections, Step};
+use crate::answer::stream::{ResponseFormat, Wire};
 use crate::answer::{Output, Piece};
 use crate::error::ApiError;
-use crate::sections::{Section, Sections, Step};
-use crate::shape::append;
-use crate::stream::{Dialect, Wire};
 
 /// The events of a message.
 pub(crate) struct Blocks {
@@ -91,7 +91,7 @@ fn block(section: Section) -> (Value, (&'static str, &'static str)) {
     }
 }
 
-impl Dialect for Blocks {
+impl ResponseFormat for Blocks {
     const WIRE: Wire = Wire { named: true, quiet: "event: ping\ndata: {\"type\":\"ping\"}\n\n", last: "" };
 
     fn begin(&mut self) -> Vec<Value> {
@@ -195,7 +195,7 @@ mod tests {
     use axum::http::StatusCode;
 
     use super::*;
-    use crate::sections::tests::{all_parts, arguments, call, folded, outputs, streamed, text};
+    use crate::answer::output_items::tests::{all_parts, arguments, call, folded, outputs, streamed, text};
 
     fn blocks() -> Blocks {
         let usage = json!({"input_tokens": 7, "output_tokens": 0});

@@ -6,11 +6,11 @@ use ottava::constrain::{Constraint, Grammar};
 use ottava::{Request, TokenId};
 use serde_json::Value;
 
-use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::format::Format;
 use crate::ids::{random, sha256};
+use crate::request::format::Format;
+use crate::request::json_fields::Fields;
+use crate::state::App;
 
 /// Most answers to one prompt.
 const N_MAX: u64 = 8;
@@ -303,7 +303,11 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
                 other => Err(wrong(&other, &Value::Null)),
             })
             .collect(),
-        Some(other) => Err(crate::fields::wrong("logit_bias", "an object of token ids and numbers", &other)),
+        Some(other) => Err(crate::request::json_fields::wrong(
+            "logit_bias",
+            "an object of token ids and numbers",
+            &other,
+        )),
     }
 }
 

@@ -6,10 +6,10 @@ use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
 
-use crate::adapt;
-use crate::answer::Prompt;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::request::json_fields::{Fields, wrong};
+use crate::request::prompt::Prompt;
+use crate::request::template_compat;
 
 /// Messages, and what the template is told beside them.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl Conversation {
             Err(error @ ottava::Error::Text(_)) => error,
             other => return Ok(other?),
         };
-        let join: Change = if self.may_join { adapt::join } else { |_| false };
-        let texts: Change = |messages| adapt::arguments_as_texts(messages);
-        let short_ids: Change = |messages| adapt::short_ids(messages);
+        let join: Change = if self.may_join { template_compat::join } else { |_| false };
+        let texts: Change = |messages| template_compat::arguments_as_texts(messages);
+        let short_ids: Change = |messages| template_compat::short_ids(messages);
         let attempts: [&[Change]; 4] =
             [&[texts], &[short_ids], &[short_ids, join], &[short_ids, join, texts]];
         for changes in attempts {
@@ -142,7 +142,7 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
 
 /// A call's arguments as most templates take them. What is no object stays the text that it is.
 pub(crate) fn arguments(text: &str) -> Value {
-    match crate::json::parse(text.as_bytes()) {
+    match crate::request::json::parse(text.as_bytes()) {
         Ok(Value::Object(fields)) => fields.into(),
         _ if text.trim().is_empty() => json!({}),
         _ => text.into(),

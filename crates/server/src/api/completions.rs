@@ -11,16 +11,17 @@ use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::answer::{Answers, End, Output, Piece, Prompt, text_of, too_late};
-use crate::app::App;
+use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::stream::{ResponseFormat, respond};
+use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::gate::Client;
+use crate::http::middleware::Client;
 use crate::ids::random_hex;
-use crate::legacy::{Lists, NAMES, Place, Walk};
-use crate::params::{LOGPROBS_MAX, Params};
-use crate::shape::{Frame, append, extend, fold_chunk, timings};
-use crate::stream::{Dialect, respond};
+use crate::request::json_fields::Fields;
+use crate::request::params::{LOGPROBS_MAX, Params};
+use crate::request::prompt::Prompt;
+use crate::state::App;
 
 /// Most prompts of a request.
 const PROMPTS_MAX: usize = 64;
@@ -222,7 +223,7 @@ impl Chunks {
     }
 }
 
-impl Dialect for Chunks {
+impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
         let mut chunks = Vec::new();
         for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::answer::{Answers, Output};
-use crate::app::App;
 use crate::error::{ApiError, json_body, stopping};
-use crate::guard::Phase;
+use crate::http::auth::Phase;
+use crate::state::App;
 
 /// Chunks that a slow reader may leave before the answer waits for it.
 const CHUNKS: usize = 16;
@@ -35,7 +35,7 @@ pub(crate) struct Wire {
 }
 
 /// How an API writes an answer.
-pub(crate) trait Dialect: Send + 'static {
+pub(crate) trait ResponseFormat: Send + 'static {
     /// Of chat and completions, unless it is another's.
     const WIRE: Wire = Wire { named: false, quiet: ": keep-alive\n\n", last: "data: [DONE]\n\n" };
 
@@ -60,43 +60,43 @@ pub(crate) async fn respond(
     app: &Arc<App>,
     stream: bool,
     answers: Answers,
-    dialect: impl Dialect,
+    format: impl ResponseFormat,
 ) -> Result<Response, ApiError> {
-    if stream { Ok(streamed(app, answers, dialect)) } else { whole(app, answers, dialect).await }
+    if stream { Ok(streamed(app, answers, format)) } else { whole(app, answers, format).await }
 }
 
 async fn whole(
     app: &Arc<App>,
     mut answers: Answers,
-    mut dialect: impl Dialect,
+    mut format: impl ResponseFormat,
 ) -> Result<Response, ApiError> {
     let mut phase = app.guard.phase.clone();
-    let mut folded = dialect.empty();
+    let mut folded = format.empty();
     // As they come: an answer's chunks are many times its text.
-    let fold = |dialect: &_, folded: &mut _, chunks: Vec<Value>| {
-        chunks.into_iter().for_each(|chunk| Dialect::fold(dialect, folded, chunk));
+    let fold = |format: &_, folded: &mut _, chunks: Vec<Value>| {
+        chunks.into_iter().for_each(|chunk| ResponseFormat::fold(format, folded, chunk));
     };
-    let first = dialect.begin();
-    fold(&dialect, &mut folded, first);
+    let first = format.begin();
+    fold(&format, &mut folded, first);
     loop {
         let output = tokio::select! {
             output = answers.next() => output,
             () = ending(&mut phase) => Some(Err(stopping())),
         };
         let Some(output) = output else { break };
-        let chunks = dialect.chunks(output?);
-        fold(&dialect, &mut folded, chunks);
+        let chunks = format.chunks(output?);
+        fold(&format, &mut folded, chunks);
     }
-    let last = dialect.end();
-    fold(&dialect, &mut folded, last);
+    let last = format.end();
+    fold(&format, &mut folded, last);
     Ok(json_body(&folded).into_response())
 }
 
 /// Its headers go out at once, whatever the prompt takes.
-fn streamed<D: Dialect>(app: &Arc<App>, answers: Answers, dialect: D) -> Response {
+fn streamed<D: ResponseFormat>(app: &Arc<App>, answers: Answers, format: D) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS);
     let writer = Writer { app: Arc::clone(app), sender, wire: D::WIRE };
-    tokio::spawn(writer.run(answers, dialect));
+    tokio::spawn(writer.run(answers, format));
     let body = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
     });
@@ -120,14 +120,14 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    async fn run(self, mut answers: Answers, mut dialect: impl Dialect) {
+    async fn run(self, mut answers: Answers, mut format: impl ResponseFormat) {
         // Whoever read is gone, so nobody is left to be told.
-        let _ = self.write(&mut answers, &mut dialect).await;
+        let _ = self.write(&mut answers, &mut format).await;
     }
 
-    async fn write(&self, answers: &mut Answers, dialect: &mut impl Dialect) -> Result<(), Gone> {
+    async fn write(&self, answers: &mut Answers, format: &mut impl ResponseFormat) -> Result<(), Gone> {
         let mut phase = self.app.guard.phase.clone();
-        self.events(dialect.begin()).await?;
+        self.events(format.begin()).await?;
         let mut quiet = Instant::now() + self.app.guard.config.keep_alive;
         let mut unmarked = self.app.guard.config.marks_answers;
         loop {
@@ -145,13 +145,13 @@ impl Writer {
                 self.send(mark(output.as_ref()).into()).await?;
             }
             match output {
-                Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
-                Some(Err(error)) => return self.events(dialect.failed(&error)).await,
+                Some(Ok(output)) => self.events(format.chunks(output)).await?,
+                Some(Err(error)) => return self.events(format.failed(&error)).await,
                 None => break,
             }
             quiet = Instant::now() + self.app.guard.config.keep_alive;
         }
-        self.events(dialect.end()).await?;
+        self.events(format.end()).await?;
         self.send(self.wire.last.into()).await
     }
 
@@ -200,8 +200,8 @@ mod tests {
     use ottava::ErrorKind;
 
     use super::*;
+    use crate::answer::output_items::tests::{outputs, text};
     use crate::error::of_engine;
-    use crate::sections::tests::{outputs, text};
 
     #[test]
     fn a_lost_engine_is_marked_and_another_error_is_not() {

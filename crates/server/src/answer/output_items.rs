@@ -35,17 +35,17 @@ pub(crate) struct Sections {
     open: Option<Kind>,
     begun: usize,
     calls: usize,
-    thoughts: Thoughts,
+    thoughts: ReasoningCounter,
 }
 
 /// Counts the tokens of an answer's thoughts, their marks included.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Thoughts {
+pub(crate) struct ReasoningCounter {
     is_open: bool,
     tokens: usize,
 }
 
-impl Thoughts {
+impl ReasoningCounter {
     /// Takes a token by its parts. One whose text is held back belongs to what is open.
     pub(crate) fn token(&mut self, parts: &[ChatPart]) {
         if let Some(last) = parts.last() {
@@ -132,8 +132,8 @@ pub(crate) mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::answer::stream::ResponseFormat;
     use crate::answer::{End, Output, Piece};
-    use crate::stream::Dialect;
 
     pub(crate) fn text(text: &str) -> ChatPart {
         ChatPart::Text(text.into())
@@ -180,18 +180,18 @@ pub(crate) mod tests {
         pieces.into_iter().map(|piece| Output { index: 0, piece }).collect()
     }
 
-    /// What a dialect streams.
-    pub(crate) fn streamed(dialect: &mut impl Dialect, outputs: Vec<Output>) -> Vec<Value> {
-        let mut chunks = dialect.begin();
-        chunks.extend(outputs.into_iter().flat_map(|output| dialect.chunks(output)));
-        chunks.extend(dialect.end());
+    /// What a format streams.
+    pub(crate) fn streamed(format: &mut impl ResponseFormat, outputs: Vec<Output>) -> Vec<Value> {
+        let mut chunks = format.begin();
+        chunks.extend(outputs.into_iter().flat_map(|output| format.chunks(output)));
+        chunks.extend(format.end());
         chunks
     }
 
     /// The fold of what was streamed.
-    pub(crate) fn folded(dialect: &impl Dialect, chunks: &[Value]) -> Value {
-        let mut whole = dialect.empty();
-        chunks.iter().for_each(|chunk| dialect.fold(&mut whole, chunk.clone()));
+    pub(crate) fn folded(format: &impl ResponseFormat, chunks: &[Value]) -> Value {
+        let mut whole = format.empty();
+        chunks.iter().for_each(|chunk| format.fold(&mut whole, chunk.clone()));
         whole
     }
 

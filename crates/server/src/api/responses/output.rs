@@ -3,11 +3,11 @@
 use ottava::engine::Usage;
 use serde_json::{Value, json};
 
+use crate::answer::output_items::{Section, Sections, Step};
+use crate::answer::stream::{ResponseFormat, Wire};
 use crate::answer::{Output, Piece};
 use crate::error::ApiError;
 use crate::ids::{now, random_hex};
-use crate::sections::{Section, Sections, Step};
-use crate::stream::{Dialect, Wire};
 
 /// The item that is open.
 struct Item {
@@ -138,7 +138,7 @@ impl Items {
     }
 }
 
-impl Dialect for Items {
+impl ResponseFormat for Items {
     const WIRE: Wire = Wire { named: true, quiet: ": keep-alive\n\n", last: "" };
 
     fn begin(&mut self) -> Vec<Value> {
@@ -247,7 +247,7 @@ mod tests {
     use axum::http::StatusCode;
 
     use super::*;
-    use crate::sections::tests::{all_parts, folded, outputs, streamed, text, thought};
+    use crate::answer::output_items::tests::{all_parts, folded, outputs, streamed, text, thought};
 
     fn items() -> Items {
         Items::new(json!({"id": "resp_1", "status": "in_progress", "output": [], "usage": null}))

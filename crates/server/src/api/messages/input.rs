@@ -3,10 +3,10 @@
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::{Value, json};
 
-use crate::conversation::{Conversation, options};
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
-use crate::turns::{Turns, chosen, text, tools, unknown_type};
+use crate::request::conversation::{Conversation, options};
+use crate::request::json_fields::{Fields, wrong};
+use crate::request::message_builder::{Turns, chosen, text, tools, unknown_type};
 
 /// What this API calls a tool's parameters.
 const SCHEMA: &str = "input_schema";

@@ -9,11 +9,11 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
-use crate::app::App;
-use crate::conversation::Conversation;
 use crate::error::{ApiError, json_body};
-use crate::fields::Fields;
 use crate::ids::random_hex;
+use crate::request::conversation::Conversation;
+use crate::request::json_fields::Fields;
+use crate::state::App;
 
 /// What is made into tokens.
 enum Source {

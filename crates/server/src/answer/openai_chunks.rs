@@ -4,10 +4,10 @@ use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::answer::output_items::ReasoningCounter;
 use crate::ids::now;
-use crate::params::Params;
-use crate::sections::Thoughts;
+use crate::request::params::Params;
+use crate::state::App;
 
 /// What the chunks of an answer have in common, and the tokens counted so far.
 pub(crate) struct Frame {
@@ -18,7 +18,7 @@ pub(crate) struct Frame {
     /// By choice; those of a prompt stand together.
     usage: Vec<Usage>,
     /// By choice; none where answers are not read for thoughts.
-    thoughts: Vec<Thoughts>,
+    thoughts: Vec<ReasoningCounter>,
     prompts: usize,
     /// Whether the last chunk has the tokens counted, and whether each has them.
     ends_with_usage: bool,
@@ -43,7 +43,7 @@ impl Frame {
 
     /// The same with the tokens of thoughts counted.
     pub(crate) fn with_thoughts(mut self) -> Frame {
-        self.thoughts = vec![Thoughts::default(); self.usage.len()];
+        self.thoughts = vec![ReasoningCounter::default(); self.usage.len()];
         self
     }
 
@@ -105,7 +105,7 @@ impl Frame {
             "prompt_tokens_details": {"cached_tokens": cached},
         });
         if !self.thoughts.is_empty() {
-            let reasoning: usize = self.thoughts.iter().map(Thoughts::tokens).sum();
+            let reasoning: usize = self.thoughts.iter().map(ReasoningCounter::tokens).sum();
             usage["completion_tokens_details"] = json!({"reasoning_tokens": reasoning});
         }
         usage

@@ -9,10 +9,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::guard::Guard;
+use crate::http::auth::Guard;
 use crate::ids::now;
 use crate::metrics::Metrics;
+use crate::request::json_fields::Fields;
 
 /// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
 /// hears that it takes no more.

@@ -8,7 +8,7 @@ use ottava::text::{Content, Message, ToolCall};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, quoted};
-use crate::fields::{Fields, wrong};
+use crate::request::json_fields::{Fields, wrong};
 
 /// Collects messages. What an assistant thinks, says and calls one behind the other is one message.
 #[derive(Debug, Default)]
