@@ -2,10 +2,11 @@
 //! it dies, hangs or loses its device. A [`Front`] answers nothing itself: it forwards.
 //!
 //! A request that the client has seen nothing of is asked a second time if its process dies; any other ends in one
-//! error. `worker` keeps one process alive, `forward` takes a request to it, `relay` brings a stream back.
+//! error. `worker` keeps one process alive, `forward` picks one for a request, `upstream` sends it, `relay` brings a stream back.
 
 mod forward;
 mod relay;
+mod upstream;
 mod worker;
 
 use std::collections::HashSet;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::forward::{Question, kept, lost};
+use super::upstream::{UpstreamRequest, kept, lost};
 use crate::answer::stream::{ANSWER_MARK, LOST_MARK, ending};
 use crate::error::{ApiError, stopping};
 use crate::http::auth::Phase;
@@ -29,12 +29,12 @@ const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 
 /// A stream that goes on by itself until its reader goes.
-pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, run: u64) -> Response {
+pub(super) fn stream(request: UpstreamRequest, response: hyper::Response<Incoming>, run: u64) -> Response {
     let (sender, receiver) = mpsc::channel(PIECES);
     let (parts, body) = response.into_parts();
     tokio::spawn(async move {
         // Who read it is gone.
-        let _ = Relay::new(question, sender).run(body, run).await;
+        let _ = Relay::new(request, sender).run(body, run).await;
     });
     let pieces = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
@@ -45,7 +45,7 @@ pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, ru
 }
 
 struct Relay {
-    question: Arc<Question>,
+    request: Arc<UpstreamRequest>,
     sender: mpsc::Sender<Bytes>,
     phase: watch::Receiver<Phase>,
     /// What came before the answer began; none once it has.
@@ -60,10 +60,10 @@ struct Relay {
 struct Gone;
 
 impl Relay {
-    fn new(question: Question, sender: mpsc::Sender<Bytes>) -> Relay {
-        let guard = &question.shared.guard;
+    fn new(request: UpstreamRequest, sender: mpsc::Sender<Bytes>) -> Relay {
+        let guard = &request.shared.guard;
         let (phase, quiet) = (guard.phase.clone(), Instant::now() + guard.config.keep_alive);
-        Relay { question: Arc::new(question), sender, phase, held: Some(Vec::new()), quiet, number: 0 }
+        Relay { request: Arc::new(request), sender, phase, held: Some(Vec::new()), quiet, number: 0 }
     }
 
     async fn run(&mut self, body: Incoming, run: u64) -> Result<(), Gone> {
@@ -75,8 +75,8 @@ impl Relay {
         }
         // The client has seen nothing: once more from the beginning.
         self.held = Some(Vec::new());
-        let question = Arc::clone(&self.question);
-        let Some(response) = self.wait(question.ask(Some(run))).await? else { return Ok(()) };
+        let request = Arc::clone(&self.request);
+        let Some(response) = self.wait(request.send(Some(run))).await? else { return Ok(()) };
         match response {
             Err(error) => self.fail(&error).await,
             Ok((response, _)) if response.status() != StatusCode::OK => match refusal(response).await {
@@ -124,7 +124,7 @@ impl Relay {
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(self.quiet), if self.held.is_some() => {
                     self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
-                    self.quiet = Instant::now() + self.question.shared.guard.config.keep_alive;
+                    self.quiet = Instant::now() + self.request.shared.guard.config.keep_alive;
                 }
             }
         }
@@ -147,7 +147,7 @@ impl Relay {
 
     /// Sends what the process wrote, and notes its last number.
     async fn pass(&mut self, bytes: Bytes) -> Result<(), Gone> {
-        if self.question.path().starts_with(RESPONSES) {
+        if self.request.path().starts_with(RESPONSES) {
             self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
         }
         self.send(bytes).await
@@ -155,13 +155,13 @@ impl Relay {
 
     /// Ends the stream with an error of the front's own.
     async fn fail(&self, error: &ApiError) -> Result<(), Gone> {
-        let is_messages = self.question.path().starts_with(MESSAGES);
+        let is_messages = self.request.path().starts_with(MESSAGES);
         self.end_with(&if is_messages { error.to_anthropic() } else { error.to_json() }).await
     }
 
     /// Ends the stream with an error that is the body of an answer in its API's form.
     async fn end_with(&self, error: &Value) -> Result<(), Gone> {
-        let event = match self.question.path() {
+        let event = match self.request.path() {
             path if path.starts_with(MESSAGES) => format!("event: error\ndata: {error}\n\n"),
             path if path.starts_with(RESPONSES) => {
                 let inner = &error["error"];
@@ -180,7 +180,7 @@ impl Relay {
         if bytes.is_empty() {
             return Ok(());
         }
-        let limit = self.question.shared.guard.config.write_timeout;
+        let limit = self.request.shared.guard.config.write_timeout;
         match timeout(limit, self.sender.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),

@@ -4,7 +4,6 @@
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::Config;
 use crate::error::{ApiError, quoted};
 
 /// Stands for every web site.
@@ -24,10 +23,13 @@ pub(crate) fn is_origin(text: &str) -> bool {
 ///
 /// # Errors
 /// The script is of a site that is not answered. Programs name no site.
-pub(crate) fn site<'h>(config: &Config, headers: &'h HeaderMap) -> Result<Option<&'h HeaderValue>, ApiError> {
+pub(crate) fn site<'h>(
+    allowed_origins: &[String],
+    headers: &'h HeaderMap,
+) -> Result<Option<&'h HeaderValue>, ApiError> {
     let Some(found) = headers.get(header::ORIGIN) else { return Ok(None) };
     let origin = found.to_str().unwrap_or_default();
-    if config.allowed_origins.iter().any(|allowed| allowed == ANY || allowed.eq_ignore_ascii_case(origin)) {
+    if allowed_origins.iter().any(|allowed| allowed == ANY || allowed.eq_ignore_ascii_case(origin)) {
         return Ok(Some(found));
     }
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();

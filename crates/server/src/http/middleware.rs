@@ -75,7 +75,7 @@ impl Ignored {
 pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let anthropic = request.uri().path().starts_with(ANTHROPIC);
-    let site = cors::site(&guard.config, request.headers()).ok().flatten().cloned();
+    let site = cors::site(&guard.config.allowed_origins, request.headers()).ok().flatten().cloned();
     let mut response = answered(&guard, request, next).await.unwrap_or_else(ApiError::into_response);
     let error = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = error.filter(|_| anthropic) {
@@ -104,7 +104,7 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
 
 async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Response, ApiError> {
     check_host(guard, request.headers(), request.uri())?;
-    let site = cors::site(&guard.config, request.headers())?;
+    let site = cors::site(&guard.config.allowed_origins, request.headers())?;
     match cors::preflight(request.method(), request.headers()).filter(|_| site.is_some()) {
         Some(answer) => Ok(answer),
         None => Ok(next.run(admitted(guard, request).await?).await),
