@@ -178,6 +178,12 @@ fn cut(text: &str, show: impl Fn(&str) -> String) -> String {
     }
 }
 
+/// The error of a value of another type or range.
+pub(crate) fn wrong(place: &str, expected: &str, found: &Value) -> ApiError {
+    let found = shown(found);
+    ApiError::invalid(place, format!("{place}: expected {expected}, found {found}"))
+}
+
 /// An engine's error: its kind decides.
 pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt::Display) -> ApiError {
     let (status, name, code) = match kind {

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::body::Bytes;
 use ottava::Engine;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, shown};
 use crate::http::auth::Guard;
 use crate::ids::now;
 use crate::metrics::Metrics;
-use crate::request::json_fields::Fields;
 
 /// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
 /// hears that it takes no more.
@@ -65,19 +63,18 @@ impl App {
         &self.names[0]
     }
 
-    /// The fields of a request, which is for this model.
+    /// Checks the model that a request names, if it names one.
     ///
     /// # Errors
-    /// A body that is no object, another model's name.
-    pub(crate) fn fields(&self, body: &Bytes) -> Result<Fields, ApiError> {
-        let mut fields = Fields::parse(body)?;
-        match fields.take("model") {
-            None => Ok(fields),
-            Some(Value::String(name)) if name.is_empty() || self.names.contains(&name) => Ok(fields),
+    /// Another model's name.
+    pub(crate) fn check_model(&self, named: Option<Value>) -> Result<(), ApiError> {
+        match named {
+            None => Ok(()),
+            Some(Value::String(name)) if name.is_empty() || self.names.contains(&name) => Ok(()),
             Some(other) => {
                 let message = format!(
                     "the model {} is not served here: expected {}",
-                    crate::error::shown(&other),
+                    shown(&other),
                     self.names.join(" or ")
                 );
                 Err(ApiError::invalid("model", message).unknown_model())

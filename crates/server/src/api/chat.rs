@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use ottava::chat::ChatPart;
@@ -13,28 +12,44 @@ use serde_json::{Value, json};
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
+use crate::api::typed::{ApiRequest, Typed};
 use crate::error::ApiError;
-use crate::http::middleware::Client;
 use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
-use crate::request::json_fields::Fields;
-use crate::request::params::{LOGPROBS_MAX, Params};
+use crate::request::fields::{Group, RequestFields};
+use crate::request::params::Params;
+use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
 use crate::state::App;
+
+/// A request of `/v1/chat/completions`.
+pub(crate) struct ChatRequest {
+    conversation: Conversation,
+    params: Params,
+}
+
+impl ApiRequest for ChatRequest {
+    const GROUPS: &'static [&'static [&'static Group]] =
+        &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["messages"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ChatRequest, ApiError> {
+        let conversation = Conversation::take(fields)?;
+        let mut params = Params::take(fields, key, None)?;
+        params.logprobs = logprobs(fields)?;
+        if params.max_tokens == Some(0) {
+            return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
+        }
+        Ok(ChatRequest { conversation, params })
+    }
+}
 
 /// Answers a conversation.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let conversation = Conversation::take(&mut fields)?;
-    let mut params = Params::take(&mut fields, client.key())?;
-    params.logprobs = logprobs(&mut fields)?;
-    if params.max_tokens == Some(0) {
-        return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
-    }
-    let ignored = client.ignored(&app, fields);
+    let ChatRequest { conversation, mut params } = request;
+    let ignored = ignored.counted(&app);
     let (answers, _) = begin(&app, conversation, &mut params).await?;
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
@@ -52,9 +67,9 @@ pub(crate) async fn begin(
     Ok((Answers::begin(app, vec![prompt], params)?, tokens))
 }
 
-fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let wanted = fields.bool("logprobs")?.unwrap_or(false);
-    let top = fields.count("top_logprobs", 0, LOGPROBS_MAX)?;
+fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.take(&LOGPROBS)?.unwrap_or(false);
+    let top = fields.take(&TOP_LOGPROBS)?;
     match (wanted, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use ottava::engine::{Logprobs, ScoreOptions, Scores, Timings, Usage};
@@ -15,12 +14,13 @@ use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
+use crate::api::typed::{ApiRequest, Typed};
 use crate::error::ApiError;
-use crate::http::middleware::Client;
 use crate::ids::random_hex;
-use crate::request::json_fields::Fields;
-use crate::request::params::{LOGPROBS_MAX, Params};
+use crate::request::fields::{Group, RequestFields};
+use crate::request::params::Params;
 use crate::request::prompt::Prompt;
+use crate::request::table::{COMPLETION_LOGPROBS, COMPLETIONS, ECHO, GENERATION, PROMPT, SUFFIX};
 use crate::state::App;
 
 /// Most prompts of a request.
@@ -28,25 +28,43 @@ const PROMPTS_MAX: usize = 64;
 /// Tokens of an answer unless the request says.
 const MAX_TOKENS: usize = 16;
 
+/// A request of `/v1/completions`.
+pub(crate) struct CompletionRequest {
+    prompts: Vec<Given>,
+    echo: bool,
+    params: Params,
+}
+
+impl ApiRequest for CompletionRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&COMPLETIONS], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["prompt"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<CompletionRequest, ApiError> {
+        // A number in this API, a flag in chat's.
+        let logprobs = fields.take(&COMPLETION_LOGPROBS)?;
+        let echo = fields.take(&ECHO)?.unwrap_or(false);
+        fields.take(&SUFFIX)?;
+        let mut params = Params::take(fields, key, None)?;
+        params.logprobs = logprobs;
+        params.max_tokens = params.max_tokens.or(Some(MAX_TOKENS));
+        let prompts = prompts(fields)?;
+        if params.max_tokens == Some(0) && !echo {
+            return Err(ApiError::invalid(
+                "max_tokens",
+                "max_tokens: expected at least 1 without echo, found 0",
+            ));
+        }
+        Ok(CompletionRequest { prompts, echo, params })
+    }
+}
+
 /// Continues prompts.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    // In this API a number, in chat's a flag.
-    let logprobs = fields.count("logprobs", 0, LOGPROBS_MAX)?;
-    let echo = fields.bool("echo")?.unwrap_or(false);
-    fields.refuse("suffix", |suffix| suffix == "")?;
-    let mut params = Params::take(&mut fields, client.key())?;
-    params.logprobs = logprobs;
-    params.max_tokens = params.max_tokens.or(Some(MAX_TOKENS));
-    let prompts = prompts(&mut fields)?;
-    let ignored = client.ignored(&app, fields);
-    if params.max_tokens == Some(0) && !echo {
-        return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1 without echo, found 0"));
-    }
+    let CompletionRequest { prompts, echo, mut params } = request;
+    let ignored = ignored.counted(&app);
     params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
@@ -69,7 +87,7 @@ enum Given {
 }
 
 /// A text, token ids, or a list of either.
-fn prompts(fields: &mut Fields) -> Result<Vec<Given>, ApiError> {
+fn prompts(fields: &mut RequestFields) -> Result<Vec<Given>, ApiError> {
     let wrong = || {
         let message = "prompt: expected a text, a list of texts, token ids, or a list of lists of token ids";
         ApiError::invalid("prompt", message)
@@ -82,7 +100,7 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Given>, ApiError> {
         Value::Array(list) => ids(list).map(Given::Tokens),
         _ => None,
     };
-    let prompts: Vec<Given> = match fields.take("prompt").ok_or_else(wrong)? {
+    let prompts: Vec<Given> = match fields.take(&PROMPT)?.ok_or_else(wrong)? {
         Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
             list.iter().map(one).collect::<Option<_>>().ok_or_else(wrong)?
         }

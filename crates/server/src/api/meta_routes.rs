@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 use crate::error::{ApiError, json_body, quoted};
 use crate::state::App;
 
-/// The description of all routes.
-const OPENAPI: &str = include_str!("openapi.json");
 /// The page at `/`.
 const PAGE: &str = include_str!("page.html");
 
@@ -100,11 +98,6 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
 /// `/version`
 pub(crate) async fn version() -> Response {
     json_body(&json!({"version": env!("CARGO_PKG_VERSION"), "server": "ottava"})).into_response()
-}
-
-/// `/openapi.json`
-pub(crate) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
 /// `/`

@@ -1,8 +1,8 @@
 //! Routes: a file for each API. A handler reads its request by `request`, has `answer` submit it to the engine, and
 //! writes the answer in its API's form.
 //!
-//! `chat`, `completions`, `responses` and `messages` generate text; `tokens` has tokenising and token counts, and
-//! `meta_routes` health, models, metrics and this server's description.
+//! `chat`, `completions`, `responses` and `messages` generate text; `tokens` has tokenising and token counts,
+//! `meta_routes` health, models and metrics, `openapi` the description of all routes. `typed` reads a handler's request.
 
 use std::sync::Arc;
 
@@ -18,8 +18,10 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod messages;
 pub(crate) mod meta_routes;
+pub(crate) mod openapi;
 pub(crate) mod responses;
 pub(crate) mod tokens;
+pub(crate) mod typed;
 
 /// All routes, behind the gate.
 pub(crate) fn routes(app: &Arc<App>) -> Router {
@@ -29,7 +31,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/health", get(meta_routes::health))
         .route("/ready", get(meta_routes::ready))
         .route("/version", get(meta_routes::version))
-        .route("/openapi.json", get(meta_routes::openapi))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/metrics", get(meta_routes::metrics))
         .route("/v1/models", get(meta_routes::models))
         .route("/v1/models/{*id}", get(meta_routes::model))

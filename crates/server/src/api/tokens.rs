@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
+use crate::api::typed::{ApiRequest, Typed};
 use crate::error::{ApiError, json_body};
 use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
-use crate::request::json_fields::Fields;
+use crate::request::fields::{Group, RequestFields};
+use crate::request::table::{
+    ADD_SPECIAL, ADD_SPECIAL_TOKENS, CACHE_SALT, CHAT_INPUT, DETOKENIZE, PARSE_SPECIAL, PRIORITY, RENDER,
+    RETURN_TOKEN_STRS, STREAM, TEMPLATE, TOKENIZE, TOKENIZE_CONTENT, TOKENIZE_PROMPT, TOKENIZE_TEXT,
+    TOKENS_OF_TEXT, WITH_PIECES,
+};
 use crate::state::App;
 
 /// What is made into tokens.
@@ -21,17 +26,37 @@ enum Source {
     Chat(Box<Conversation>),
 }
 
+/// A request of `/tokenize`.
+pub(crate) struct TokenizeRequest {
+    source: Source,
+    /// Whether tokens come as strings, too (vLLM).
+    with_strings: bool,
+    /// Whether tokens come as objects of id and piece (llama.cpp).
+    with_pieces: bool,
+}
+
+impl ApiRequest for TokenizeRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&TOKENIZE, &CHAT_INPUT, &TEMPLATE]];
+    const REQUIRED: &'static [&'static str] = &[];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<TokenizeRequest, ApiError> {
+        let with_strings = fields.take(&RETURN_TOKEN_STRS)?.unwrap_or(false);
+        let with_pieces = fields.take(&WITH_PIECES)?.unwrap_or(false);
+        Ok(TokenizeRequest { source: source(fields)?, with_strings, with_pieces })
+    }
+}
+
 /// The tokens of a text or of a conversation.
-pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let spelled = fields.bool("return_token_strs")?.unwrap_or(false);
-    let with_pieces = fields.bool("with_pieces")?.unwrap_or(false);
-    let source = source(&mut fields)?;
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Typed(request, _): Typed<TokenizeRequest>,
+) -> Result<Response, ApiError> {
+    let TokenizeRequest { source, with_strings, with_pieces } = request;
     let answer = app.work(move |engine| {
         let ids = ids(engine, &source)?;
         let mut answer =
             json!({"count": ids.len(), "max_model_len": engine.info().context_max, "tokens": numbers(&ids)});
-        if spelled {
+        if with_strings {
             let bytes = |id: &TokenId| {
                 String::from_utf8_lossy(engine.vocab().bytes(*id).unwrap_or_default()).into_owned()
             };
@@ -54,12 +79,12 @@ fn piece(engine: &Engine, id: TokenId) -> Value {
     }
 }
 
-fn source(fields: &mut Fields) -> Result<Source, ApiError> {
+fn source(fields: &mut RequestFields) -> Result<Source, ApiError> {
     // llama.cpp adds no BOS unless asked, vLLM does unless told not to; each has its own name for the text.
-    let llama = fields.string("content")?;
-    let vllm = fields.string("prompt")?.or(fields.string("text")?);
-    let add = fields.bool("add_special_tokens")?.or(fields.bool("add_special")?);
-    let parse = fields.bool("parse_special")?.unwrap_or(true);
+    let llama = fields.take(&TOKENIZE_CONTENT)?;
+    let vllm = fields.take(&TOKENIZE_PROMPT)?.or(fields.take(&TOKENIZE_TEXT)?);
+    let add = fields.take(&ADD_SPECIAL_TOKENS)?.or(fields.take(&ADD_SPECIAL)?);
+    let parse = fields.take(&PARSE_SPECIAL)?.unwrap_or(true);
     let Some(text) = llama.clone().or(vllm) else {
         return Conversation::take(fields).map(|found| Source::Chat(Box::new(found)));
     };
@@ -81,18 +106,37 @@ fn numbers(ids: &[TokenId]) -> Value {
     ids.iter().map(|id| id.0).collect()
 }
 
+/// A request of `/detokenize`.
+pub(crate) struct DetokenizeRequest {
+    ids: Vec<TokenId>,
+}
+
+impl ApiRequest for DetokenizeRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&DETOKENIZE]];
+    const REQUIRED: &'static [&'static str] = &["tokens"];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<DetokenizeRequest, ApiError> {
+        let tokens = fields.take(&TOKENS_OF_TEXT)?.ok_or_else(no_ids)?;
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
+        let ids = tokens.as_array().and_then(|list| list.iter().map(id).collect::<Option<_>>());
+        Ok(DetokenizeRequest { ids: ids.ok_or_else(no_ids)? })
+    }
+}
+
+fn no_ids() -> ApiError {
+    ApiError::invalid("tokens", "tokens: expected a list of token ids")
+}
+
 /// The text of tokens, control tokens included.
-pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let wrong = || ApiError::invalid("tokens", "tokens: expected a list of token ids");
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Typed(request, _): Typed<DetokenizeRequest>,
+) -> Result<Response, ApiError> {
     let vocab = app.engine.vocab().len();
-    let id = |value: &Value| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
-        id.filter(|id| (id.0 as usize) < vocab).ok_or_else(wrong)
-    };
-    let tokens = fields.take("tokens").ok_or_else(wrong)?;
-    let ids = tokens.as_array().ok_or_else(wrong)?.iter().map(id).collect::<Result<Vec<_>, _>>()?;
-    let text = app.engine.tokenizer().decode_with_control(&ids);
+    if request.ids.iter().any(|id| id.0 as usize >= vocab) {
+        return Err(no_ids());
+    }
+    let text = app.engine.tokenizer().decode_with_control(&request.ids);
     Ok(json_body(&json!({"content": text, "prompt": text})).into_response())
 }
 
@@ -101,22 +145,58 @@ pub(crate) async fn ids_of(app: &Arc<App>, conversation: Conversation) -> Result
     app.work(move |engine| conversation.ids(engine)).await
 }
 
-/// How many tokens a chat's prompt is.
-pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let count = ids_of(&app, Conversation::take(&mut fields)?).await?.len();
+/// A request of `/v1/chat/completions/input_tokens`.
+pub(crate) struct CountRequest {
+    conversation: Conversation,
+}
+
+impl ApiRequest for CountRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&CHAT_INPUT, &TEMPLATE]];
+    const REQUIRED: &'static [&'static str] = &["messages"];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {
+        Ok(CountRequest { conversation: Conversation::take(fields)? })
+    }
+}
+
+/// The number of tokens of a chat's prompt.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    Typed(request, _): Typed<CountRequest>,
+) -> Result<Response, ApiError> {
+    let count = ids_of(&app, request.conversation).await?.len();
     Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
 }
 
-/// A chat's prompt as tokens, as vllm-router asks for them before it chooses a worker.
-pub(crate) async fn render(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let mut answer = json!({
-        "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": [], "sampling_params": {},
-        "model": app.name(), "stream": fields.bool("stream")?.unwrap_or(false),
-        "cache_salt": fields.string("cache_salt")?, "priority": fields.integer("priority")?.unwrap_or(0),
-        "features": null,
-    });
-    answer["token_ids"] = numbers(&ids_of(&app, Conversation::take(&mut fields)?).await?);
-    Ok(json_body(&answer).into_response())
+/// A request of `/v1/chat/completions/render`.
+pub(crate) struct RenderRequest {
+    conversation: Conversation,
+    stream: bool,
+    cache_salt: Option<String>,
+    priority: i64,
+}
+
+impl ApiRequest for RenderRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&CHAT_INPUT, &TEMPLATE, &RENDER]];
+    const REQUIRED: &'static [&'static str] = &["messages"];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<RenderRequest, ApiError> {
+        let stream = fields.take(&STREAM)?.unwrap_or(false);
+        let (cache_salt, priority) = (fields.take(&CACHE_SALT)?, fields.take(&PRIORITY)?.unwrap_or(0));
+        Ok(RenderRequest { conversation: Conversation::take(fields)?, stream, cache_salt, priority })
+    }
+}
+
+/// A chat's prompt as tokens. vllm-router requests it before it chooses a worker.
+pub(crate) async fn render(
+    State(app): State<Arc<App>>,
+    Typed(request, _): Typed<RenderRequest>,
+) -> Result<Response, ApiError> {
+    let RenderRequest { conversation, stream, cache_salt, priority } = request;
+    let ids = ids_of(&app, conversation).await?;
+    Ok(json_body(&json!({
+        "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": numbers(&ids), "sampling_params": {},
+        "model": app.name(), "stream": stream, "cache_salt": cache_salt, "priority": priority, "features": null,
+    }))
+    .into_response())
 }

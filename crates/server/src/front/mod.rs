@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::api::meta_routes::{self, InPath};
+use crate::api::openapi;
 use crate::error::{ApiError, json_body, quoted};
 use crate::http::auth::{Guard, Phase};
 use crate::http::listen::{Listener, on_threads};
@@ -184,7 +185,7 @@ fn routes(shared: &Arc<Shared>) -> Router {
         .route("/v1/health", get(meta_routes::health))
         .route("/ready", get(ready))
         .route("/version", get(meta_routes::version))
-        .route("/openapi.json", get(meta_routes::openapi))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .fallback(forward::forward)

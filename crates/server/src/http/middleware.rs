@@ -13,7 +13,6 @@ use crate::error::{ApiError, stopping};
 use crate::http::auth::{Guard, Phase};
 use crate::http::{cors, limits};
 use crate::ids::random_hex;
-use crate::request::json_fields::Fields;
 use crate::state::App;
 
 /// Routes that need no key: whether the server lives says nothing about the model.
@@ -36,13 +35,6 @@ impl Client {
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
-
-    /// Notes the fields that nobody took.
-    pub(crate) fn ignored(&self, app: &App, fields: Fields) -> Ignored {
-        let names = fields.unknown();
-        app.metrics.ignored(names.len());
-        Ignored(names)
-    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Client {
@@ -50,24 +42,6 @@ impl<S: Sync> FromRequestParts<S> for Client {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Client, Self::Rejection> {
         Ok(parts.extensions.get().cloned().unwrap_or_default())
-    }
-}
-
-/// Fields of a request that have no meaning here. They are accepted, and named in a header.
-#[derive(Debug)]
-pub(crate) struct Ignored(Vec<String>);
-
-impl Ignored {
-    pub(crate) fn onto(self, mut response: Response) -> Response {
-        let plain =
-            |name: &&String| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let names: Vec<&str> = self.0.iter().filter(plain).take(16).map(String::as_str).collect();
-        if let Ok(value) = HeaderValue::from_str(&names.join(", "))
-            && !names.is_empty()
-        {
-            response.headers_mut().insert("x-ottava-ignored", value);
-        }
-        response
     }
 }
 

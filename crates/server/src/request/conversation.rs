@@ -6,9 +6,13 @@ use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
-use crate::request::json_fields::{Fields, wrong};
+use crate::error::{ApiError, wrong};
+use crate::request::fields::RequestFields;
 use crate::request::prompt::Prompt;
+use crate::request::table::{
+    ADD_GENERATION_PROMPT, CHAT_MESSAGES, CHAT_TEMPLATE_KWARGS, CHAT_TOOL_CHOICE, CHAT_TOOLS, DOCUMENTS,
+    PARALLEL_TOOL_CALLS, REASONING_EFFORT,
+};
 use crate::request::template_compat;
 
 /// Messages, and what the template is told beside them.
@@ -26,10 +30,13 @@ pub(crate) struct Conversation {
 type Change = fn(&mut Vec<Message>) -> bool;
 
 impl Conversation {
-    pub(crate) fn take(fields: &mut Fields) -> Result<Conversation, ApiError> {
-        let messages = fields.needed_list("messages")?.into_iter().enumerate();
+    pub(crate) fn take(fields: &mut RequestFields) -> Result<Conversation, ApiError> {
+        let messages = fields.needed_list(&CHAT_MESSAGES)?.into_iter().enumerate();
         let messages = messages.map(|(at, value)| message(at, value)).collect::<Result<_, _>>()?;
-        Ok(Conversation { may_join: false, ..Conversation::new(messages, options(fields)?, tools(fields)?) })
+        Ok(Conversation {
+            may_join: false,
+            ..Conversation::new(messages, options(fields, None)?, tools(fields)?)
+        })
     }
 
     /// Of an API that has its own form of all three, and whose turns are no messages of a template.
@@ -71,9 +78,9 @@ impl Conversation {
 }
 
 /// `tools`, `tool_choice` and `parallel_tool_calls`.
-fn tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+fn tools(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     let refused = |error: ToolError| ApiError::invalid(error.field.as_str(), error.to_string());
-    let list = fields.list("tools")?.unwrap_or_default();
+    let list = fields.take(&CHAT_TOOLS)?.unwrap_or_default();
     let tool = |(at, value): (usize, &Value)| Tool::from_json(&format!("tools[{at}]"), value);
     let mut list: Vec<Tool> = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
     let (choice, allowed) = choice(fields)?;
@@ -86,12 +93,12 @@ fn tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     }
     let tools = Tools::new(list).choice(choice);
     tools.check().map_err(refused)?;
-    Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+    Ok(if fields.take(&PARALLEL_TOOL_CALLS)? == Some(false) { tools.single() } else { tools })
 }
 
 /// `tool_choice`, with the names of the tools that are allowed, if not all are.
-fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
-    let value = match fields.take("tool_choice") {
+fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take(&CHAT_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
         Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,
@@ -223,22 +230,23 @@ fn is_text(part: &ContentPart) -> bool {
     part.0.get("type").and_then(Value::as_str) == Some("text") && part.as_text().is_some()
 }
 
-/// What the template is told: `chat_template_kwargs`, documents, how much to think.
-pub(crate) fn options(fields: &mut Fields) -> Result<RenderOptions, ApiError> {
+/// Variables of the chat template. `effort` replaces the field `reasoning_effort`.
+pub(crate) fn options(fields: &mut RequestFields, effort: Option<String>) -> Result<RenderOptions, ApiError> {
     let mut options = RenderOptions::default();
-    if let Some(prompt) = fields.bool("add_generation_prompt")? {
+    if let Some(prompt) = fields.take(&ADD_GENERATION_PROMPT)? {
         options.add_generation_prompt = prompt;
     }
     let mut variables = Map::new();
-    if let Some(effort) = fields.string("reasoning_effort")? {
+    let own = fields.take(&REASONING_EFFORT)?;
+    if let Some(effort) = effort.or(own) {
         variables.insert("enable_thinking".into(), (effort != "none").into());
         variables.insert("reasoning_effort".into(), effort.into());
     }
-    if let Some(documents) = fields.take("documents") {
+    if let Some(documents) = fields.take(&DOCUMENTS)? {
         variables.insert("documents".into(), documents);
     }
-    // What is given by its name in the template stands.
-    variables.extend(fields.object("chat_template_kwargs")?.unwrap_or_default());
+    // Variables by their own names come last and so replace these.
+    variables.extend(fields.take(&CHAT_TEMPLATE_KWARGS)?.unwrap_or_default());
     options.variables = variables;
     Ok(options)
 }

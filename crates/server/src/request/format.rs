@@ -8,8 +8,10 @@ use ottava::constrain::{Constraint, ConstraintError, Grammar};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::error::{ApiError, quoted};
-use crate::request::json_fields::{Fields, wrong};
+use crate::error::{ApiError, quoted, wrong};
+use crate::request::fields::RequestFields;
+use crate::request::json_fields::Fields;
+use crate::request::table::{GRAMMAR, GUIDED, JSON_SCHEMA, RESPONSE_FORMAT, STRUCTURED_OUTPUTS};
 use crate::state::App;
 
 /// Longest that a grammar may be compiled.
@@ -27,9 +29,13 @@ impl Format {
     ///
     /// # Errors
     /// A value that makes no sense, or more than one of them.
-    pub(crate) fn take(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+    pub(crate) fn take(
+        fields: &mut RequestFields,
+        response_format: Option<Map<String, Value>>,
+    ) -> Result<Option<Format>, ApiError> {
         let mut found = Vec::new();
-        response_format(fields, &mut found)?;
+        let own = fields.take(&RESPONSE_FORMAT)?;
+        format_of_type(response_format.or(own), &mut found)?;
         structured_outputs(fields, &mut found)?;
         guided(fields, &mut found)?;
         llama(fields, &mut found)?;
@@ -93,9 +99,9 @@ type Found = Vec<Format>;
 
 /// OpenAI's: `{"type": "json_schema", "json_schema": {"schema": …}}`; llama.cpp puts the schema beside the type. A
 /// schema is kept to whether it is `strict` or not.
-fn response_format(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+fn format_of_type(format: Option<Map<String, Value>>, found: &mut Found) -> Result<(), ApiError> {
     const FIELD: &str = "response_format";
-    let Some(mut format) = fields.object(FIELD)? else { return Ok(()) };
+    let Some(mut format) = format else { return Ok(()) };
     let beside = format.shift_remove("schema").filter(|schema| !schema.is_null());
     let kind = format.get("type").and_then(Value::as_str).unwrap_or_default();
     let grammar = match (kind, beside) {
@@ -116,9 +122,9 @@ fn response_format(fields: &mut Fields, found: &mut Found) -> Result<(), ApiErro
 }
 
 /// vLLM's object of all forms.
-fn structured_outputs(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+fn structured_outputs(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
     const FIELD: &str = "structured_outputs";
-    let Some(object) = fields.object(FIELD)? else { return Ok(()) };
+    let Some(object) = fields.take(&STRUCTURED_OUTPUTS)? else { return Ok(()) };
     let mut inner = Fields::of(object);
     let names = Names {
         json: "json",
@@ -145,10 +151,8 @@ fn structured_outputs(fields: &mut Fields, found: &mut Found) -> Result<(), ApiE
     }
 }
 
-/// What vLLM called it before.
-fn guided(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
-    // Who does the work changes no answer.
-    fields.take("guided_decoding_backend");
+/// vLLM's older fields, one for each form.
+fn guided(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
     let names = Names {
         json: "guided_json",
         json_object: "guided_json_object",
@@ -157,14 +161,14 @@ fn guided(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
         grammar: "guided_grammar",
         whitespace: "guided_whitespace_pattern",
     };
-    forms(fields, &names, |name| name, found)
+    forms(&mut fields.group(&GUIDED), &names, |name| name, found)
 }
 
 /// llama.cpp's, whose empty values ask for nothing.
-fn llama(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
-    let schema = fields.take("json_schema").filter(|schema| *schema != Value::Object(Map::new()));
+fn llama(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
+    let schema = fields.take(&JSON_SCHEMA)?.filter(|schema| *schema != Value::Object(Map::new()));
     found.extend(schema.map(|schema| Format { field: "json_schema", grammar: Grammar::json_schema(schema) }));
-    let grammar = fields.string("grammar")?.filter(|text| !text.trim().is_empty());
+    let grammar = fields.take(&GRAMMAR)?.filter(|text| !text.trim().is_empty());
     found.extend(grammar.map(|text| Format { field: "grammar", grammar: Grammar::lark(text) }));
     Ok(())
 }

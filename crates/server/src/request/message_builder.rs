@@ -7,8 +7,8 @@ use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use ottava::text::{Content, Message, ToolCall};
 use serde_json::{Value, json};
 
-use crate::error::{ApiError, quoted};
-use crate::request::json_fields::{Fields, wrong};
+use crate::error::{ApiError, quoted, wrong};
+use crate::request::json_fields::Fields;
 
 /// Collects messages. What an assistant thinks, says and calls one behind the other is one message.
 #[derive(Debug, Default)]

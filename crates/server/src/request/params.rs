@@ -4,83 +4,22 @@ use std::sync::Arc;
 
 use ottava::constrain::{Constraint, Grammar};
 use ottava::{Request, TokenId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, shown, wrong};
 use crate::ids::{random, sha256};
+use crate::request::fields::{Field, RequestFields, Row as _};
 use crate::request::format::Format;
 use crate::request::json_fields::Fields;
+use crate::request::kinds::Texts;
+use crate::request::table::*;
 use crate::state::App;
 
-/// Most answers to one prompt.
-const N_MAX: u64 = 8;
 /// Most stop strings, and bytes of each.
 const STOP_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
-/// Most alternatives reported with a token.
-pub(crate) const LOGPROBS_MAX: u64 = 20;
 /// Most characters of a cache salt.
 const SALT_MAX: usize = 1024;
-pub(crate) const TOKENS_MAX: u64 = 1 << 31;
-
-/// Fields without an effect on the answer, which clients and routers send.
-const WITHOUT_EFFECT: &[&str] = &[
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "prompt_cache_key",
-    "safety_identifier",
-    "request_id",
-    "session_id",
-    "parallel_tool_calls",
-    "cache_prompt",
-    "id_slot",
-    "timings_per_token",
-    "return_progress",
-    "n_keep",
-    "verbosity",
-];
-
-/// Fields that would change the answer and are not there, with the values that ask for nothing.
-const ABSENT: &[(&str, &[&str])] = &[
-    ("tools", &["[]"]),
-    ("functions", &["[]"]),
-    ("function_call", &["\"none\"", "\"auto\""]),
-    ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("min_tokens", &["0"]),
-    ("stop_token_ids", &["[]"]),
-    ("include_stop_str_in_output", &["false"]),
-    ("skip_special_tokens", &["true"]),
-    ("spaces_between_special_tokens", &["true", "false"]),
-    ("bad_words", &["[]"]),
-    ("allowed_token_ids", &["[]"]),
-    ("truncate_prompt_tokens", &["-1"]),
-    ("prompt_logprobs", &["0", "false"]),
-    ("return_token_ids", &["false"]),
-    ("return_tokens_as_token_ids", &["false"]),
-    ("return_hidden_states", &["false"]),
-    ("use_beam_search", &["false"]),
-    ("length_penalty", &["1", "1.0"]),
-    ("continue_final_message", &["false"]),
-    ("chat_template", &[]),
-    ("prediction", &[]),
-    ("audio", &[]),
-    ("modalities", &["[\"text\"]"]),
-    ("web_search_options", &[]),
-    ("n_probs", &["0"]),
-    ("mirostat", &["0"]),
-    ("typical_p", &["1", "1.0"]),
-    ("xtc_probability", &["0", "0.0"]),
-    ("dry_multiplier", &["0", "0.0"]),
-    ("dynatemp_range", &["0", "0.0"]),
-    ("samplers", &[]),
-    ("lora", &["[]"]),
-    ("tfs_z", &["1", "1.0"]),
-    ("top_a", &["0", "0.0"]),
-    ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
-    ("logits_processors", &["[]"]),
-];
 
 /// How an answer is asked for.
 #[derive(Clone, Debug, Default)]
@@ -119,43 +58,47 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// Takes them. `key` is the client's, which keeps its cached prompts apart from others'.
-    pub(crate) fn take(fields: &mut Fields, key: Option<&str>) -> Result<Params, ApiError> {
-        for name in WITHOUT_EFFECT {
-            fields.take(name);
-        }
-        for (name, off) in ABSENT {
-            fields.refuse(name, |value| off.contains(&value.to_string().as_str()))?;
-        }
+    /// Takes the parameters of [`GENERATION`](crate::request::table::GENERATION). `key` is the client's API key, a part
+    /// of the cache salt; `response_format` replaces the field of that name.
+    ///
+    /// # Errors
+    /// The first field that is wrong or not supported.
+    pub(crate) fn take(
+        fields: &mut RequestFields,
+        key: Option<&str>,
+        response_format: Option<Map<String, Value>>,
+    ) -> Result<Params, ApiError> {
+        fields.check(&WITHOUT_EFFECT)?;
+        fields.check(&NOT_SUPPORTED)?;
         let (include_usage, continuous_usage) = stream_options(fields)?;
+        let (repetition_penalty, repeat_penalty) =
+            (fields.take(&REPETITION_PENALTY)?, fields.take(&REPEAT_PENALTY)?);
         let params = Params {
-            n: fields.count("n", 1, N_MAX)?.unwrap_or(1),
-            stream: fields.bool("stream")?.unwrap_or(false),
+            n: fields.take(&N)?.unwrap_or(1),
+            stream: fields.take(&STREAM)?.unwrap_or(false),
             include_usage,
             continuous_usage,
             max_tokens: max_tokens(fields)?,
             logprobs: None,
-            temperature: fields.number("temperature")?,
-            // OpenAI has it from 0 on: nothing but the likeliest.
-            top_p: fields
-                .number("top_p")?
-                .map(|share: f32| if share == 0.0 { f32::MIN_POSITIVE } else { share }),
+            temperature: fields.take(&TEMPERATURE)?,
+            // OpenAI's range includes 0, which keeps the likeliest token alone.
+            top_p: fields.take(&TOP_P)?.map(|share| if share == 0.0 { f32::MIN_POSITIVE } else { share }),
             top_k: top_k(fields)?,
-            min_p: fields.number("min_p")?,
-            frequency_penalty: fields.number("frequency_penalty")?,
-            presence_penalty: fields.number("presence_penalty")?,
+            min_p: fields.take(&MIN_P)?,
+            frequency_penalty: fields.take(&FREQUENCY_PENALTY)?,
+            presence_penalty: fields.take(&PRESENCE_PENALTY)?,
             penalty_last_n: penalty_last_n(fields)?,
-            repetition_penalty: either(fields, "repetition_penalty", "repeat_penalty", Fields::number)?,
+            repetition_penalty: repetition_penalty.or(repeat_penalty),
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
-            stop: stop(fields, "stop")?,
-            ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+            stop: stop(fields, &STOP)?,
+            ignore_eos: fields.take(&IGNORE_EOS)?.unwrap_or(false),
             priority: priority(fields)?,
             salt: salt(fields, key)?,
-            format: Format::take(fields)?,
+            format: Format::take(fields, response_format)?,
             constraint: None,
         };
-        match fields.count("best_of", 1, N_MAX)? {
+        match fields.take(&BEST_OF)? {
             Some(best) if best != params.n => {
                 Err(ApiError::unsupported("best_of", "best_of: expected as many as n"))
             }
@@ -214,8 +157,8 @@ impl Params {
 }
 
 /// llama.cpp's `repeat_last_n`, where -1 is all.
-fn penalty_last_n(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let Some(given) = fields.integer("repeat_last_n")?.filter(|&given| given != -1) else { return Ok(None) };
+fn penalty_last_n(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
+    let Some(given) = fields.take(&REPEAT_LAST_N)?.filter(|&given| given != -1) else { return Ok(None) };
     let expected = || format!("repeat_last_n: expected -1 or more, found {given}");
     usize::try_from(given).map(Some).map_err(|_| ApiError::invalid("repeat_last_n", expected()))
 }
@@ -228,31 +171,22 @@ fn given<T>(request: Request, value: Option<T>, set: impl FnOnce(Request, T) -> 
     }
 }
 
-fn either<T>(
-    fields: &mut Fields,
-    name: &str,
-    alias: &str,
-    take: impl Fn(&mut Fields, &str) -> Result<Option<T>, ApiError>,
-) -> Result<Option<T>, ApiError> {
-    let (value, other) = (take(fields, name)?, take(fields, alias)?);
-    Ok(value.or(other))
-}
-
-fn stream_options(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
-    let mut options = Fields::of(fields.object("stream_options")?.unwrap_or_default());
+fn stream_options(fields: &mut RequestFields) -> Result<(bool, bool), ApiError> {
+    let mut options = Fields::of(fields.take(&STREAM_OPTIONS)?.unwrap_or_default());
     let include = options.bool("include_usage")?.unwrap_or(false);
     Ok((include, options.bool("continuous_usage_stats")?.unwrap_or(false)))
 }
 
 /// A limit by any of its names; llama.cpp's clients write -1 for none.
-fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+fn max_tokens(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
     let mut found = None;
-    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
-        let Some(limit) = fields.integer(name)? else { continue };
+    for row in [&MAX_COMPLETION_TOKENS, &MAX_TOKENS, &N_PREDICT] {
+        let Some(limit) = fields.take(row)? else { continue };
         match limit {
             -1 => {}
             0..=0x8000_0000 => found = found.or(Some(limit as usize)),
             _ => {
+                let name = row.name();
                 let message = format!("{name}: expected 0 to {TOKENS_MAX}, found {limit}");
                 return Err(ApiError::invalid(name, message));
             }
@@ -262,8 +196,8 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 }
 
 /// -1 and 0 keep all tokens.
-fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    match fields.integer("top_k")? {
+fn top_k(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
+    match fields.take(&TOP_K)? {
         None => Ok(None),
         Some(-1) => Ok(Some(0)),
         Some(k) => {
@@ -274,9 +208,9 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 }
 
 /// Token ids as keys, biases from -100 to 100 as values.
-fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let wrong = |id: &Value, bias: &Value| {
-        let id = crate::error::shown(id);
+fn logit_bias(fields: &mut RequestFields) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let refused = |id: &Value, bias: &Value| {
+        let id = shown(id);
         let message =
             format!("logit_bias: expected token ids with numbers from -100 to 100, found {id}: {bias}");
         ApiError::invalid("logit_bias", message)
@@ -287,11 +221,11 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
         let number = if bias == false { Some(-100.0) } else { bias.as_f64() };
         match (token, number.filter(|bias| (-100.0..=100.0).contains(bias))) {
             (Some(token), Some(bias)) => Ok((TokenId(token), bias as f32)),
-            _ => Err(wrong(&id, &bias)),
+            _ => Err(refused(&id, &bias)),
         }
     };
     // An object, or llama.cpp's list of pairs.
-    match fields.take("logit_bias") {
+    match fields.take(&LOGIT_BIAS)? {
         None => Ok(Vec::new()),
         Some(Value::Object(biases)) => {
             biases.into_iter().map(|(id, bias)| entry((id.into(), bias))).collect()
@@ -300,26 +234,23 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
             .into_iter()
             .map(|pair| match pair {
                 Value::Array(mut pair) if pair.len() == 2 => entry((pair[0].take(), pair[1].take())),
-                other => Err(wrong(&other, &Value::Null)),
+                other => Err(refused(&other, &Value::Null)),
             })
             .collect(),
-        Some(other) => Err(crate::request::json_fields::wrong(
-            "logit_bias",
-            "an object of token ids and numbers",
-            &other,
-        )),
+        Some(other) => Err(wrong("logit_bias", "an object of token ids and numbers", &other)),
     }
 }
 
 /// A random one unless the client gives one; -1 is llama.cpp's word for random.
-fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
-    let given = fields.integer("seed")?.filter(|&seed| seed != -1);
+fn seed(fields: &mut RequestFields) -> Result<u64, ApiError> {
+    let given = fields.take(&SEED)?.filter(|&seed| seed != -1);
     Ok(given.map_or_else(|| u64::from_le_bytes(random()), |seed| seed as u64))
 }
 
 /// Texts that end an answer.
-pub(crate) fn stop(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
-    let mut texts = fields.strings(name)?.unwrap_or_default();
+pub(crate) fn stop(fields: &mut RequestFields, row: &Field<Texts>) -> Result<Vec<String>, ApiError> {
+    let name = row.name();
+    let mut texts = fields.take(row)?.unwrap_or_default();
     // Some clients send an empty one for none.
     texts.retain(|text| !text.is_empty());
     if texts.len() > STOP_MAX || texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
@@ -329,8 +260,8 @@ pub(crate) fn stop(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiEr
     Ok(texts)
 }
 
-fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
-    let priority = fields.integer("priority")?.unwrap_or(0);
+fn priority(fields: &mut RequestFields) -> Result<i8, ApiError> {
+    let priority = fields.take(&PRIORITY)?.unwrap_or(0);
     // vLLM serves lower numbers first, the engine higher ones.
     let refused =
         |_| ApiError::invalid("priority", format!("priority: expected -127 to 127, found {priority}"));
@@ -338,8 +269,8 @@ fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
 }
 
 /// Prompts are shared between requests of one key and one `cache_salt` only.
-fn salt(fields: &mut Fields, key: Option<&str>) -> Result<Option<[u8; 32]>, ApiError> {
-    let salt = fields.string("cache_salt")?;
+fn salt(fields: &mut RequestFields, key: Option<&str>) -> Result<Option<[u8; 32]>, ApiError> {
+    let salt = fields.take(&CACHE_SALT)?;
     if let Some(salt) = &salt {
         let length = salt.chars().count();
         if !(1..=SALT_MAX).contains(&length) {

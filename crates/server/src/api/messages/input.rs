@@ -1,25 +1,32 @@
 //! The conversation of `/v1/messages`: a system text, messages of blocks, and what may be called.
 
 use ottava::chat::{ToolChoice, Tools};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::request::conversation::{Conversation, options};
-use crate::request::json_fields::{Fields, wrong};
+use crate::request::fields::RequestFields;
+use crate::request::json_fields::Fields;
 use crate::request::message_builder::{Turns, chosen, text, tools, unknown_type};
+use crate::request::table::{
+    CACHE_CONTROL, MESSAGES, MESSAGES_TOOL_CHOICE, MESSAGES_TOOLS, OUTPUT_CONFIG, SYSTEM, THINKING,
+};
 
 /// What this API calls a tool's parameters.
 const SCHEMA: &str = "input_schema";
 /// What the parts of a system text and of a tool's result may be.
 const TEXTS: &[&str] = &["text"];
 
-/// Takes the conversation.
-pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+/// A format for the answer, in the form of chat's `response_format`.
+type Format = Option<Map<String, Value>>;
+
+/// Takes the conversation, and the format in `output_config`.
+pub(super) fn conversation(fields: &mut RequestFields) -> Result<(Conversation, Format), ApiError> {
     let mut turns = Turns::default();
-    if let Some(system) = fields.take("system") {
+    if let Some(system) = fields.take(&SYSTEM)? {
         turns.say("system", text("system", system, TEXTS)?);
     }
-    let messages = fields.needed_list("messages")?;
+    let messages = fields.needed_list(&MESSAGES)?;
     let last = messages.len().saturating_sub(1);
     for (at, message) in messages.into_iter().enumerate() {
         let mut message = Fields::at(&format!("messages[{at}]"), message)?;
@@ -33,12 +40,11 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
     }
     let tools = callable(fields)?;
     let thinks = thinks(fields)?;
-    output_config(fields)?;
-    // Marks of what to keep: the cache keeps what it can without them.
-    fields.take("cache_control");
-    let mut options = options(fields)?;
+    let (effort, format) = output_config(fields)?;
+    fields.take(&CACHE_CONTROL)?;
+    let mut options = options(fields, effort)?;
     options.variables.entry("enable_thinking").or_insert(thinks.into());
-    Ok(Conversation::new(turns.messages(), options, tools))
+    Ok((Conversation::new(turns.messages(), options, tools), format))
 }
 
 fn role(message: &mut Fields) -> Result<&'static str, ApiError> {
@@ -107,10 +113,10 @@ fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result
 }
 
 /// The tools that may be called, and how.
-fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
+fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     let is_function = |tool: &Value| tool["type"].is_null() || tool["type"] == "custom";
-    let tools = tools(&fields.list("tools")?.unwrap_or_default(), SCHEMA, is_function)?;
-    let Some(mut choice) = fields.inner("tool_choice")? else {
+    let tools = tools(&fields.take(&MESSAGES_TOOLS)?.unwrap_or_default(), SCHEMA, is_function)?;
+    let Some(mut choice) = fields.inner(&MESSAGES_TOOL_CHOICE)? else {
         return chosen(tools, ToolChoice::Auto, SCHEMA);
     };
     let kind = choice.needed("type")?;
@@ -126,8 +132,8 @@ fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
 }
 
 /// Whether the model thinks first, which in this API it does if the request says so. How long is its own business.
-fn thinks(fields: &mut Fields) -> Result<bool, ApiError> {
-    let Some(mut thinking) = fields.inner("thinking")? else { return Ok(false) };
+fn thinks(fields: &mut RequestFields) -> Result<bool, ApiError> {
+    let Some(mut thinking) = fields.inner(&THINKING)? else { return Ok(false) };
     let kind = thinking.needed("type")?;
     match kind.as_str() {
         "enabled" | "adaptive" => Ok(true),
@@ -136,15 +142,14 @@ fn thinks(fields: &mut Fields) -> Result<bool, ApiError> {
     }
 }
 
-/// `output_config` by chat's names.
-fn output_config(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut config) = fields.inner("output_config")? else { return Ok(()) };
-    if let Some(effort) = config.string("effort")? {
-        fields.put("reasoning_effort", effort);
-    }
-    if let Some(format) = config.object("format")? {
+/// Effort and format of `output_config`.
+fn output_config(fields: &mut RequestFields) -> Result<(Option<String>, Format), ApiError> {
+    let Some(mut config) = fields.inner(&OUTPUT_CONFIG)? else { return Ok((None, None)) };
+    let effort = config.string("effort")?;
+    let format = config.object("format")?.map(|format| {
         let schema = json!({"name": "output", "schema": format.get("schema")});
-        fields.put("response_format", json!({"type": format.get("type"), "json_schema": schema}));
-    }
-    Ok(())
+        let kind = format.get("type").cloned().unwrap_or_default();
+        Map::from_iter([("type".to_owned(), kind), ("json_schema".to_owned(), schema)])
+    });
+    Ok((effort, format))
 }

@@ -6,7 +6,6 @@ mod output;
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -14,57 +13,83 @@ use serde_json::{Value, json};
 use crate::answer::stream::respond;
 use crate::api::chat::begin;
 use crate::api::tokens::ids_of;
+use crate::api::typed::{ApiRequest, Typed};
 use crate::error::{ApiError, json_body};
-use crate::http::middleware::Client;
 use crate::ids::random_hex;
-use crate::request::json_fields::Fields;
-use crate::request::params::{Params, TOKENS_MAX, stop};
+use crate::request::conversation::Conversation;
+use crate::request::fields::{Group, RequestFields};
+use crate::request::params::{Params, stop};
+use crate::request::table::{
+    CONTAINER, GENERATION, MCP_SERVERS, MESSAGES_COUNT, MESSAGES_INPUT, MESSAGES_MAX_TOKENS, MESSAGES_N,
+    MESSAGES_OUTPUT, STOP_SEQUENCES, TEMPLATE,
+};
 use crate::state::App;
+
+/// A request of `/v1/messages`.
+pub(crate) struct MessagesRequest {
+    conversation: Conversation,
+    params: Params,
+}
+
+impl ApiRequest for MessagesRequest {
+    const GROUPS: &'static [&'static [&'static Group]] =
+        &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_OUTPUT], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["messages", "max_tokens"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<MessagesRequest, ApiError> {
+        let (conversation, format) = input::conversation(fields)?;
+        fields.take(&MESSAGES_N)?;
+        fields.take(&CONTAINER)?;
+        fields.take(&MCP_SERVERS)?;
+        let most = fields.take(&MESSAGES_MAX_TOKENS)?;
+        let most = most.ok_or_else(|| fields.missing(&MESSAGES_MAX_TOKENS, "a whole number"))?;
+        let stops = stop(fields, &STOP_SEQUENCES)?;
+        let mut params = Params::take(fields, key, format).map_err(own)?;
+        params.max_tokens = Some(most);
+        if !stops.is_empty() {
+            params.stop = stops;
+        }
+        Ok(MessagesRequest { conversation, params })
+    }
+}
+
+/// A request of `/v1/messages/count_tokens`.
+pub(crate) struct CountRequest {
+    conversation: Conversation,
+}
+
+impl ApiRequest for CountRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_COUNT]];
+    const REQUIRED: &'static [&'static str] = &["messages"];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {
+        let (conversation, _) = input::conversation(fields)?;
+        // The answer's format is no part of the prompt.
+        fields.check(&MESSAGES_COUNT)?;
+        Ok(CountRequest { conversation })
+    }
+}
 
 /// Answers a conversation.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<MessagesRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let conversation = input::conversation(&mut fields)?;
-    let mut params = params(&mut fields, &client)?;
-    let ignored = client.ignored(&app, fields);
+    let MessagesRequest { conversation, mut params } = request;
+    let ignored = ignored.counted(&app);
     let (answers, tokens) = begin(&app, conversation, &mut params).await.map_err(own)?;
     let blocks = output::Blocks::new(shell(&app, tokens));
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }
 
-/// How many tokens a conversation is: those of the prompt that an answer would begin with.
+/// The number of tokens of the prompt that an answer would begin with.
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let conversation = input::conversation(&mut fields)?;
-    // What an answer follows is no part of its prompt.
-    fields.take("response_format");
-    let ignored = client.ignored(&app, fields);
-    let count = ids_of(&app, conversation).await?.len();
+    let ignored = ignored.counted(&app);
+    let count = ids_of(&app, request.conversation).await?.len();
     Ok(ignored.onto(json_body(&json!({"input_tokens": count})).into_response()))
-}
-
-/// How an answer is asked for: the fields of this API, then those that it shares with chat.
-fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
-    fields.refuse("n", |n| n == 1)?;
-    fields.refuse("container", |_| false)?;
-    fields.refuse("mcp_servers", |servers| servers.as_array().is_some_and(Vec::is_empty))?;
-    let most = fields.count("max_tokens", 1, TOKENS_MAX)?;
-    let most = most.ok_or_else(|| fields.missing("max_tokens", "a whole number"))?;
-    let stops = stop(fields, "stop_sequences")?;
-    let mut params = Params::take(fields, client.key()).map_err(own)?;
-    params.max_tokens = Some(most);
-    if !stops.is_empty() {
-        params.stop = stops;
-    }
-    Ok(params)
 }
 
 /// An error by this API's name of the field.

@@ -3,10 +3,15 @@
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::Value;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::request::conversation::{Conversation, arguments, choice_of_word, options};
-use crate::request::json_fields::{Fields, wrong};
+use crate::request::fields::RequestFields;
+use crate::request::json_fields::Fields;
 use crate::request::message_builder::{Turns, chosen, text, tools, unknown_type};
+use crate::request::table::{
+    CONVERSATION, INPUT, INSTRUCTIONS, PREVIOUS_RESPONSE_ID, REASONING, RESPONSES_PARALLEL,
+    RESPONSES_TOOL_CHOICE, RESPONSES_TOOLS, STORED_PROMPT,
+};
 
 /// What this API calls a tool's parameters.
 const SCHEMA: &str = "parameters";
@@ -24,46 +29,47 @@ const HOSTED: &[&str] = &[
 /// What a thought's parts may be.
 const THOUGHTS: &[&str] = &["reasoning_text", "summary_text"];
 
-/// Takes the conversation. What it would need a memory for is refused.
-pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
-    for name in ["previous_response_id", "conversation", "prompt"] {
-        fields.refuse(name, |_| false)?;
+/// Takes the conversation. Fields that need a stored state are refused.
+pub(super) fn conversation(fields: &mut RequestFields) -> Result<Conversation, ApiError> {
+    for row in [&PREVIOUS_RESPONSE_ID, &CONVERSATION, &STORED_PROMPT] {
+        fields.take(row)?;
     }
     let mut turns = Turns::default();
-    if let Some(instructions) = fields.string("instructions")? {
+    if let Some(instructions) = fields.take(&INSTRUCTIONS)? {
         turns.say("system", instructions);
     }
-    match fields.get("input") {
-        Some(Value::String(_)) => turns.say("user", fields.needed("input")?),
-        _ => {
-            for (at, item) in fields.needed_list("input")?.into_iter().enumerate() {
+    match fields.take(&INPUT)? {
+        Some(Value::String(text)) => turns.say("user", text),
+        Some(Value::Array(items)) if !items.is_empty() => {
+            for (at, item) in items.into_iter().enumerate() {
                 read(&mut turns, Fields::at(&format!("input[{at}]"), item)?)?;
             }
         }
+        None | Some(Value::Array(_)) => return Err(fields.missing(&INPUT, "a list of at least one")),
+        Some(other) => return Err(wrong("input", "a list", &other)),
     }
-    if let Some(mut reasoning) = fields.inner("reasoning")?
-        && let Some(effort) = reasoning.string("effort")?
-    {
-        fields.put("reasoning_effort", effort);
-    }
+    let effort = match fields.inner(&REASONING)? {
+        Some(mut reasoning) => reasoning.string("effort")?,
+        None => None,
+    };
     let tools = callable(fields)?;
-    Ok(Conversation::new(turns.messages(), options(fields)?, tools))
+    Ok(Conversation::new(turns.messages(), options(fields, effort)?, tools))
 }
 
 /// The functions that may be called, and how.
-fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let mut tools = tools(&fields.list("tools")?.unwrap_or_default(), SCHEMA, is_function)?;
+fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
+    let mut tools = tools(&fields.take(&RESPONSES_TOOLS)?.unwrap_or_default(), SCHEMA, is_function)?;
     let (choice, allowed) = choice(fields)?;
     if let Some(allowed) = allowed {
         tools.list.retain(|tool| allowed.contains(&tool.name));
     }
     let tools = chosen(tools, choice, SCHEMA)?;
-    Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+    Ok(if fields.take(&RESPONSES_PARALLEL)? == Some(false) { tools.single() } else { tools })
 }
 
 /// `tool_choice` in this API's form; with the names of those allowed, if not all are.
-fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
-    let value = match fields.take("tool_choice") {
+fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take(&RESPONSES_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
         Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,

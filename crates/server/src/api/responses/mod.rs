@@ -6,67 +6,95 @@ mod output;
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::answer::stream::respond;
 use crate::api::chat::begin;
 use crate::api::tokens::ids_of;
-use crate::error::{ApiError, json_body};
-use crate::http::middleware::Client;
+use crate::api::typed::{ApiRequest, Typed};
+use crate::error::{ApiError, json_body, wrong};
 use crate::ids::{now, random_hex};
-use crate::request::json_fields::{Fields, wrong};
-use crate::request::params::{Params, TOKENS_MAX};
+use crate::request::conversation::Conversation;
+use crate::request::fields::{Group, RequestFields, Row};
+use crate::request::params::Params;
+use crate::request::table::*;
 use crate::state::App;
+
+/// A request of `/v1/responses`.
+pub(crate) struct ResponsesRequest {
+    /// The response before its first item, without the model's name.
+    shell: Value,
+    conversation: Conversation,
+    params: Params,
+}
+
+impl ApiRequest for ResponsesRequest {
+    const GROUPS: &'static [&'static [&'static Group]] =
+        &[&[&RESPONSES_INPUT, &TEMPLATE, &RESPONSES_OUTPUT], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["input"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ResponsesRequest, ApiError> {
+        let shell = shell(fields);
+        let conversation = input::conversation(fields)?;
+        Ok(ResponsesRequest { shell, conversation, params: params(fields, key)? })
+    }
+}
+
+/// A request of `/v1/responses/input_tokens`.
+pub(crate) struct CountRequest {
+    conversation: Conversation,
+}
+
+impl ApiRequest for CountRequest {
+    const GROUPS: &'static [&'static [&'static Group]] = &[&[&RESPONSES_INPUT, &TEMPLATE]];
+    const REQUIRED: &'static [&'static str] = &["input"];
+
+    fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {
+        Ok(CountRequest { conversation: input::conversation(fields)? })
+    }
+}
 
 /// Answers an input.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let shell = shell(&app, &fields);
-    let conversation = input::conversation(&mut fields)?;
-    let mut params = params(&mut fields, &client)?;
-    let ignored = client.ignored(&app, fields);
+    let ResponsesRequest { mut shell, conversation, mut params } = request;
+    let ignored = ignored.counted(&app);
+    shell["model"] = app.name().into();
     let (answers, _) = begin(&app, conversation, &mut params).await.map_err(own)?;
     Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
 }
 
-/// How many tokens an input is.
+/// The number of tokens of an input.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
-    client: Client,
-    body: Bytes,
+    Typed(request, ignored): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
-    let mut fields = app.fields(&body)?;
-    let conversation = input::conversation(&mut fields)?;
-    let ignored = client.ignored(&app, fields);
-    let count = ids_of(&app, conversation).await.map_err(own)?.len();
+    let ignored = ignored.counted(&app);
+    let count = ids_of(&app, request.conversation).await.map_err(own)?.len();
     let answer = json!({"object": "response.input_tokens", "input_tokens": count});
     Ok(ignored.onto(json_body(&answer).into_response()))
 }
 
-/// How an answer is asked for: the fields of this API, then those that it shares with chat.
-fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
-    fields.refuse("n", |n| n == 1)?;
-    fields.refuse("background", |background| background == false)?;
-    fields.refuse("top_logprobs", |top| top == 0)?;
-    if fields.list("include")?.is_some_and(|list| list.contains(&"message.output_text.logprobs".into())) {
+/// The parameters of this API, then those that it shares with chat.
+fn params(fields: &mut RequestFields, key: Option<&str>) -> Result<Params, ApiError> {
+    fields.take(&RESPONSES_N)?;
+    fields.take(&BACKGROUND)?;
+    fields.take(&RESPONSES_TOP_LOGPROBS)?;
+    if fields.take(&INCLUDE)?.is_some_and(|list| list.contains(&"message.output_text.logprobs".into())) {
         return Err(ApiError::unsupported("include", "include: log-probabilities are in the chat API only"));
     }
-    // Tools are called by clients only, so there is nothing to count.
-    fields.take("max_tool_calls");
-    match fields.string("truncation")?.as_deref() {
+    fields.take(&MAX_TOOL_CALLS)?;
+    match fields.take(&TRUNCATION)?.as_deref() {
         None | Some("auto" | "disabled") => {}
         Some(other) => return Err(wrong("truncation", "\"auto\" or \"disabled\"", &other.into())),
     }
-    let most = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    format(fields)?;
-    let mut params = Params::take(fields, client.key()).map_err(own)?;
+    let most = fields.take(&MAX_OUTPUT_TOKENS)?;
+    let format = format(fields)?;
+    let mut params = Params::take(fields, key, format).map_err(own)?;
     params.max_tokens = most.or(params.max_tokens);
     Ok(params)
 }
@@ -77,22 +105,21 @@ fn own(error: ApiError) -> ApiError {
 }
 
 /// `text.format` in the form of chat's `response_format`, which has a schema one deeper.
-fn format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut text) = fields.inner("text")? else { return Ok(()) };
-    let Some(mut format) = text.object("format")? else { return Ok(()) };
+fn format(fields: &mut RequestFields) -> Result<Option<Map<String, Value>>, ApiError> {
+    let Some(mut text) = fields.inner(&TEXT_FORMAT)? else { return Ok(None) };
+    let Some(mut format) = text.object("format")? else { return Ok(None) };
     if let Some(kind) = format.remove("type") {
         let schema = (kind == "json_schema").then(|| std::mem::take(&mut format));
         format.insert("type".into(), kind);
         format.extend(schema.map(|schema| ("json_schema".into(), schema.into())));
     }
-    fields.put("response_format", format);
-    Ok(())
+    Ok(Some(format))
 }
 
-/// The response before its first item. It repeats what it was asked for.
-fn shell(app: &App, fields: &Fields) -> Value {
-    let asked = |name: &str, default: Value| fields.get(name).cloned().unwrap_or(default);
-    let tools = fields.get("tools").and_then(Value::as_array).into_iter().flatten();
+/// The response before its first item. It repeats the request's fields; the model's name is set later.
+fn shell(fields: &RequestFields) -> Value {
+    let asked = |field: &dyn Row, default: Value| fields.get(field).cloned().unwrap_or(default);
+    let tools = fields.get(&RESPONSES_TOOLS).and_then(Value::as_array).into_iter().flatten();
     json!({
         "id": format!("resp_{}", random_hex::<16>()),
         "object": "response",
@@ -102,22 +129,22 @@ fn shell(app: &App, fields: &Fields) -> Value {
         "completed_at": null,
         "error": null,
         "incomplete_details": null,
-        "instructions": asked("instructions", Value::Null),
-        "max_output_tokens": asked("max_output_tokens", Value::Null),
-        "metadata": asked("metadata", json!({})),
-        "model": app.name(),
+        "instructions": asked(&INSTRUCTIONS, Value::Null),
+        "max_output_tokens": asked(&MAX_OUTPUT_TOKENS, Value::Null),
+        "metadata": asked(&METADATA, json!({})),
+        "model": null,
         "output": [],
-        "parallel_tool_calls": asked("parallel_tool_calls", true.into()),
+        "parallel_tool_calls": asked(&RESPONSES_PARALLEL, true.into()),
         "previous_response_id": null,
-        "reasoning": asked("reasoning", json!({"effort": null, "summary": null})),
+        "reasoning": asked(&REASONING, json!({"effort": null, "summary": null})),
         "store": false,
-        "temperature": asked("temperature", 1.0.into()),
-        "text": asked("text", json!({"format": {"type": "text"}})),
-        "tool_choice": asked("tool_choice", "auto".into()),
+        "temperature": asked(&TEMPERATURE, 1.0.into()),
+        "text": asked(&TEXT_FORMAT, json!({"format": {"type": "text"}})),
+        "tool_choice": asked(&RESPONSES_TOOL_CHOICE, "auto".into()),
         "tools": tools.filter(|tool| input::is_function(tool)).collect::<Vec<_>>(),
-        "top_p": asked("top_p", 1.0.into()),
+        "top_p": asked(&TOP_P, 1.0.into()),
         "truncation": "disabled",
         "usage": null,
-        "user": asked("user", Value::Null),
+        "user": asked(&USER, Value::Null),
     })
 }
