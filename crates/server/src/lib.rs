@@ -1,4 +1,4 @@
-//! OpenAI's and Anthropic's APIs over the engine of [`ottava`]: what `ottava serve` runs.
+//! OpenAI's and Anthropic's APIs over the engine of [`ottava`]: the server of `ottava serve`.
 //!
 //! ```no_run
 //! use ottava_server::{Config, Server, asked_to_stop};
@@ -12,10 +12,10 @@
 //! # }
 //! ```
 //!
-//! The path of a request: `http` accepts the connection and checks host, origin, key and size; `api` has the routes;
-//! `request` reads fields and messages; `answer` submits to the engine and writes chunks, streamed or folded into one
-//! object. `front` forwards to engines in processes of their own.
-//! `docs/server.md` has routes and parameters.
+//! The path of a request: `http` accepts the connection and checks host, origin, key and size. `api` has the
+//! routes. `request` reads fields and messages. `answer` submits to the engine and writes chunks, streamed or
+//! folded into one object. `front` forwards to engines in processes of their own.
+//! `docs/server.md` has routes and fields.
 //!
 //! Nothing here computes or caches: a server is a client of the engine like any other.
 

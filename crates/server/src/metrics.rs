@@ -1,4 +1,4 @@
-//! `/metrics`, by vLLM's names: what routers and dashboards already read.
+//! Counters and histograms of `/metrics`, with vLLM's names for the sake of existing routers and dashboards.
 
 use std::sync::atomic::AtomicU64;
 
@@ -11,10 +11,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Upper bounds of times, in seconds.
+/// Histogram buckets: upper bounds in seconds.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// How a choice ended.
+/// Outcome of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Stop,
@@ -34,7 +34,7 @@ struct Status {
 
 type Level = Gauge<f64, AtomicU64>;
 
-/// What the server counts, and what it reads of the engine when it is asked.
+/// Counters of the server, and gauges set from the engine's statistics on each scrape.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -123,7 +123,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a choice that ended.
+    /// Counts an ended choice, with its tokens and times.
     pub(crate) fn ended(&self, how: Ended, work: Option<(&Usage, &Timings)>) {
         let finished_reason = match how {
             Ended::Stop => "stop",
@@ -147,7 +147,7 @@ impl Metrics {
         self.answered.get_or_create(&Status { status: status.as_u16() }).inc();
     }
 
-    /// Counts what an answer called, and what it failed to.
+    /// Counts an answer's tool calls and malformed calls.
     pub(crate) fn called(&self, calls: usize, malformed: usize) {
         self.calls.inc_by(calls as u64);
         self.malformed.inc_by(malformed as u64);
@@ -166,7 +166,7 @@ impl Metrics {
         self.step_age.set(stats.step_running_s);
     }
 
-    /// All of them as text.
+    /// All metrics in OpenMetrics text.
     ///
     /// # Errors
     /// None in practice: the writer is a `String`.

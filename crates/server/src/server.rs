@@ -10,10 +10,10 @@ use crate::http::listen::{Listener, on_threads};
 use crate::state::{App, SCORES};
 use crate::{Config, ServeError, api};
 
-/// Threads that are held for a server's whole life: standard input's, and that which waits for the cache's changes.
+/// Threads held for the server's life: standard input's reader and the reader of cache events.
 const HELD: usize = 2;
 
-/// A server that listens already and does not answer yet.
+/// A bound server that does not answer yet.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -25,25 +25,25 @@ impl Server {
     /// Listens on the address of `config`.
     ///
     /// # Errors
-    /// [`ServeError::Open`] if others could reach it and there is no key; [`ServeError::Listen`] if the address cannot be
-    /// listened on.
+    /// [`ServeError::Open`] for a public address without a key; [`ServeError::Listen`] if the address cannot
+    /// be bound.
     pub fn bind(engine: Engine, config: Config) -> Result<Server, ServeError> {
         Ok(Server { listener: Listener::bind(&config)?, engine, config })
     }
 
-    /// Where it listens: with the port that the system chose for 0.
+    /// The bound address, with the port that the system chose for 0.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// Answers until `stop` is ready. Then it takes no further requests, and waits for those at work as long as the
-    /// configuration says.
+    /// Answers until `stop` is ready, then refuses further requests and drains running ones for
+    /// [`Config::drain`].
     ///
     /// # Errors
-    /// [`ServeError::Threads`] if the system gives no threads; with the feature `kv-events`, `ServeError::Events` if
-    /// changes of the cache cannot be published.
+    /// [`ServeError::Threads`] if the system gives no threads; with the feature `kv-events`,
+    /// `ServeError::Events` if cache events cannot be published.
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        // Templates and tokenising take a core; the model takes the others.
+        // A quarter of the cores for templates and tokenising; the model uses the others.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
         on_threads(workers, workers + SCORES + HELD, self.serve(stop, workers))
     }
@@ -62,14 +62,14 @@ impl Server {
     }
 }
 
-/// Ready when the process is asked to end: SIGTERM, or Ctrl-C. Asked a second time, the process ends at once, with the
-/// code that shells know: 128 and the signal's number.
+/// Ready on SIGTERM or Ctrl-C. A second signal exits the process at once with the shell's code for it: 128
+/// plus the signal's number.
 pub async fn asked_to_stop() {
     signalled().await;
     tokio::spawn(async { std::process::exit(128 + signalled().await) });
 }
 
-/// The number of the signal that asks the process to end.
+/// Number of the next SIGTERM or SIGINT.
 async fn signalled() -> i32 {
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {
@@ -90,8 +90,8 @@ async fn signalled() -> i32 {
     interrupted.await
 }
 
-/// Ready when standard input ends, as it does with the process that started this one. That one decides: signals of a
-/// terminal or a service manager, which all processes get, are left to it.
+/// Ready at the end of standard input, which closes with the parent process. Signals of a terminal or a
+/// service manager reach all processes; they are ignored here, and the parent decides.
 pub async fn input_ended() {
     let ignored = async {
         loop {
@@ -102,7 +102,7 @@ pub async fn input_ended() {
     let ended = tokio::io::copy(&mut input, &mut nowhere);
     tokio::select! {
         () = ignored => {}
-        // Broken is as good as ended.
+        // A read error counts as the end.
         _ = ended => {}
     }
 }

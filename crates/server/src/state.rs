@@ -1,4 +1,4 @@
-//! What all requests share.
+//! State shared by all requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,26 @@ use crate::http::auth::Guard;
 use crate::ids::now;
 use crate::metrics::Metrics;
 
-/// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
-/// hears that it takes no more.
+/// Score requests that may wait for the engine, a thread each: the engine's default queue of 16, one running,
+/// and one more that gets the refusal.
 pub(crate) const SCORES: usize = 18;
 
-/// The engine, who may use it, and what the server counts.
+/// The engine, the keys and the metrics.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) guard: Arc<Guard>,
     pub(crate) metrics: Metrics,
-    /// Unix time of the start: when the model was "created".
+    /// Unix time of the start, the model's `created`.
     pub(crate) started: u64,
     names: Vec<String>,
-    /// Bounds templates and tokenising, which take the processor.
+    /// Bounds CPU-heavy work: templates and tokenising.
     workers: Arc<Semaphore>,
-    /// Bounds scores, which hold a thread while they wait for the engine.
+    /// Bounds scores, which block a thread while they wait for the engine.
     scores: Arc<Semaphore>,
 }
 
-/// Set when whoever waits for work has gone.
+/// Sets its flag when the waiting request is dropped.
 #[derive(Debug, Default)]
 struct Gone(Arc<AtomicBool>);
 
@@ -53,7 +53,7 @@ impl App {
         App { engine, guard, metrics, started, names, workers, scores }
     }
 
-    /// What the model is called, the first name in answers.
+    /// Names of the model; the first is the one in answers.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
@@ -63,7 +63,7 @@ impl App {
         &self.names[0]
     }
 
-    /// Checks the model that a request names, if it names one.
+    /// Checks the request's field `model`.
     ///
     /// # Errors
     /// Another model's name.
@@ -82,15 +82,16 @@ impl App {
         }
     }
 
-    /// Runs work that takes the processor for long on one of a few threads.
+    /// Runs CPU-heavy work on a thread for blocking work.
     ///
     /// # Errors
-    /// The work's own; one of the server if the work panicked.
+    /// The work's own; an internal error if the work panicked.
     pub(crate) async fn work<T: Send + 'static>(
         self: &Arc<App>,
         work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        // It is never closed. The work has its permit to its end, though nobody wait for it any more.
+        // The semaphore is never closed. The work holds its permit to its end, even if its request is
+        // dropped.
         let permit = Arc::clone(&self.workers).acquire_owned().await;
         self.on_thread(move |engine| {
             let _permit = permit;
@@ -99,8 +100,8 @@ impl App {
         .await
     }
 
-    /// Runs what waits for the engine's thread: as many at once as the engine takes. The flag is set when nobody waits
-    /// for it any more.
+    /// Runs work that blocks on the engine's thread, in as many threads as the engine's queue has places. The
+    /// flag is set when the request is dropped.
     ///
     /// # Errors
     /// As [`App::work`].
@@ -131,7 +132,7 @@ impl App {
     }
 }
 
-/// The model's own name as an id: without what a URL or a metric's label could trip over.
+/// The model's own name as an id, safe in URLs and metric labels.
 fn model_id(engine: &Engine) -> String {
     let name = &engine.info().name;
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };

@@ -1,13 +1,12 @@
-//! Log-probabilities as completions have them: lists side by side, not an object per token; and where each token stands
-//! in the text.
+//! Log-probabilities in the form of completions: parallel lists, with the text offset of each token.
 
 use ottava::TokenId;
 use ottava::text::Vocab;
 use serde_json::{Map, Value, json};
 
-/// The names of [`Lists`].
+/// Names of the fields of [`Lists`].
 pub(crate) const NAMES: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offset"];
-/// How far behind a token that the text does not have the next one is looked for, in bytes.
+/// Search window, in bytes, for the next token after text that no token spells.
 const NEAR: usize = 64;
 
 /// The lists.
@@ -20,7 +19,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Adds a token that begins at a character of the text, with its log-probability and the best.
+    /// Adds a token by its offset in characters, with its log-probability and its alternatives.
     pub(crate) fn push(
         &mut self,
         vocab: &Vocab,
@@ -41,8 +40,8 @@ impl Lists {
     }
 }
 
-/// The best, and the chosen token, which need not be one of them. Of several that are spelled alike the likeliest stays,
-/// unless one of them is the chosen.
+/// The best tokens and the chosen one, which may not be among them. Of tokens with equal spelling the
+/// likeliest is kept, unless one of them is the chosen token.
 fn best(vocab: &Vocab, (id, chosen): (TokenId, f64), top: &[(TokenId, f64)]) -> Value {
     let mut best = Map::new();
     for &(id, logprob) in top {
@@ -52,7 +51,7 @@ fn best(vocab: &Vocab, (id, chosen): (TokenId, f64), top: &[(TokenId, f64)]) -> 
     best.into()
 }
 
-/// What a token spells; as OpenAI has it, the bytes by their numbers where they are no UTF-8.
+/// Text of a token; for invalid UTF-8 the bytes as escapes, as OpenAI prints them.
 fn spelled(vocab: &Vocab, id: TokenId) -> String {
     let bytes = vocab.bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -61,23 +60,23 @@ fn spelled(vocab: &Vocab, id: TokenId) -> String {
     }
 }
 
-/// A place in a text that comes in pieces of bytes, in characters.
+/// A position in a text of byte pieces, counted in characters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
-    /// Whole characters so far.
+    /// Complete characters so far.
     chars: usize,
-    /// The first bytes of one that is not whole yet.
+    /// First bytes of an incomplete character.
     pending: Vec<u8>,
 }
 
 impl Place {
-    /// Behind so many characters.
+    /// After `chars` characters.
     pub(crate) fn behind(chars: usize) -> Place {
         Place { chars, pending: Vec::new() }
     }
 
-    /// Goes behind bytes, and says which character they begin in. What can never become a character counts as one, as
-    /// [`String::from_utf8_lossy`] has it.
+    /// Advances by `bytes` and returns the index of the character in which they begin. Invalid UTF-8 counts
+    /// as one character, as in [`String::from_utf8_lossy`].
     pub(crate) fn pass(&mut self, bytes: &[u8]) -> usize {
         let start = self.chars + usize::from(self.is_cut_by(bytes));
         self.pending.extend_from_slice(bytes);
@@ -95,14 +94,14 @@ impl Place {
         start
     }
 
-    /// The end of the text.
+    /// Length of the text; an incomplete character counts as one.
     pub(crate) fn end(&mut self) -> usize {
         self.chars += usize::from(!self.pending.is_empty());
         self.pending.clear();
         self.chars
     }
 
-    /// Whether the character at hand does not go on with these bytes, so that it will never be whole.
+    /// Whether the bytes do not continue the incomplete character, which then never becomes whole.
     fn is_cut_by(&self, bytes: &[u8]) -> bool {
         let (false, Some(first)) = (self.pending.is_empty(), bytes.first()) else { return false };
         let begun = [self.pending.as_slice(), &[*first]].concat();
@@ -110,13 +109,13 @@ impl Place {
     }
 }
 
-/// Whether bytes are the beginning of a character.
+/// Whether the bytes are a prefix of a character.
 fn may_become_whole(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
-/// A prompt's text as its tokens stand in it. A tokenizer may add what nobody wrote, or have no token for what somebody
-/// did.
+/// Position of a prompt's tokens in its text. A tokenizer may add tokens that the text lacks, such as a BOS,
+/// and may lack tokens for some of its characters.
 #[derive(Debug)]
 pub(crate) struct Walk<'t> {
     rest: &'t [u8],
@@ -129,7 +128,7 @@ impl<'t> Walk<'t> {
         Walk { rest: text, place: Place::default() }
     }
 
-    /// Goes behind the next token, and says which character it begins in.
+    /// Advances past the next token and returns the index of the character in which it begins.
     pub(crate) fn pass(&mut self, vocab: &Vocab, id: TokenId) -> usize {
         let (skipped, own) = covered(self.rest, vocab.bytes(id).unwrap_or_default(), vocab.is_control(id));
         let (skipped, rest) = self.rest.split_at_checked(skipped).unwrap_or_default();
@@ -140,7 +139,7 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// How many bytes of a text come before a token, and how many are the token's.
+/// Bytes of the text before a token, and bytes of the token.
 fn covered(text: &[u8], token: &[u8], is_control: bool) -> (usize, usize) {
     if text.starts_with(token) {
         return (0, token.len());
@@ -149,7 +148,7 @@ fn covered(text: &[u8], token: &[u8], is_control: bool) -> (usize, usize) {
     if let Some(bare) = token.strip_prefix(b" ").filter(|bare| text.starts_with(bare)) {
         return (0, bare.len());
     }
-    // Nobody wrote a BOS, and the unknown token stands for a character that the next token follows.
+    // A BOS is not in the text, and an unknown token stood for a character that the next token follows.
     let mut near = text.windows(token.len().max(1)).take(NEAR);
     match near.position(|bytes| bytes == token) {
         Some(skipped) if !is_control => (skipped, token.len()),
@@ -161,7 +160,7 @@ fn covered(text: &[u8], token: &[u8], is_control: bool) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Where each piece begins, and where the text ends.
+    /// The offset of each piece, and the length of the text.
     fn places(pieces: &[&[u8]]) -> (Vec<usize>, usize) {
         let mut place = Place::default();
         (pieces.iter().map(|piece| place.pass(piece)).collect(), place.end())
@@ -184,7 +183,7 @@ mod tests {
             let (starts, end) = places(pieces);
             let text = pieces.concat();
             assert_eq!(end, String::from_utf8_lossy(&text).chars().count(), "{pieces:?}");
-            // A piece begins behind those before it, or in their last character, which it makes whole.
+            // A piece begins after the pieces before it, or in their last, incomplete character.
             let before = |n: usize| String::from_utf8_lossy(&pieces[..n].concat()).chars().count();
             for (n, start) in starts.into_iter().enumerate() {
                 assert!(start == before(n) || start + 1 == before(n), "{n} of {pieces:?}: {start}");

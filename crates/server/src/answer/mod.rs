@@ -1,4 +1,4 @@
-//! From a prompt and parameters to a stream of pieces: the one place that submits to the engine.
+//! Answers: submits prompts to the engine and turns events into pieces. Nothing else in this crate submits.
 
 pub(crate) mod completion_logprobs;
 pub(crate) mod openai_chunks;
@@ -23,10 +23,10 @@ use crate::request::params::Params;
 use crate::request::prompt::Prompt;
 use crate::state::App;
 
-/// How long choices wait before they look for a place again that another request has given back.
+/// Interval of retries for choices that found the queue full.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What comes of one choice.
+/// An event of one choice.
 #[derive(Debug)]
 pub(crate) struct Output {
     /// The choice's number.
@@ -37,20 +37,20 @@ pub(crate) struct Output {
 /// A piece of a choice.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// A token, and what became certain with it.
+    /// A token, with the parts of the answer that it completed.
     Token { id: TokenId, parts: Vec<ChatPart>, logprobs: Option<Logprobs>, usage: Usage },
-    /// The end, with what was held back.
+    /// The end, with the parts held back until then.
     End(End),
 }
 
-/// How a choice ended.
+/// End of a choice.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) parts: Vec<ChatPart>,
     pub(crate) finish: &'static str,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
-    /// The token that ended its turn, where log-probabilities are asked for.
+    /// The token that ended the turn, if log-probabilities are requested.
     pub(crate) token: Option<(TokenId, Logprobs)>,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
@@ -58,22 +58,23 @@ pub(crate) struct End {
 
 type Choice = Pin<Box<dyn Stream<Item = (usize, Result<Event, GenerationError>, Usage)> + Send>>;
 
-/// The choices of a request at work. Dropping it cancels them.
+/// Running choices of a request. Dropping it cancels them.
 pub(crate) struct Answers {
     app: Arc<App>,
-    /// What is known already.
+    /// Outputs to return before any event of the engine.
     ready: VecDeque<Output>,
     running: SelectAll<Choice>,
     prompts: Vec<Prompt>,
     params: Params,
     deadline: Option<Instant>,
-    /// By prompt: further choices, which wait until its first has a token. They find the prompt in the cache then.
+    /// By prompt: further choices, held until the first has a token. They then find the prompt in the prefix
+    /// cache.
     waiting: Vec<Range<usize>>,
-    /// Choices to submit, as the engine's queue has room.
+    /// Choices to submit when the engine's queue has room.
     due: VecDeque<usize>,
-    /// When that was last tried.
+    /// Time of the last attempt.
     tried: Instant,
-    /// What reads each choice; nothing does where answers are text.
+    /// Parser of each choice; `None` for plain text.
     parsers: Vec<Option<AnswerParser>>,
 }
 
@@ -109,7 +110,7 @@ impl Answers {
         }
     }
 
-    /// Choices that nothing is generated for.
+    /// Answers without generation.
     pub(crate) fn ended(app: &Arc<App>, outputs: Vec<Output>) -> Answers {
         Answers {
             app: Arc::clone(app),
@@ -125,8 +126,8 @@ impl Answers {
         }
     }
 
-    /// Submits what is due, until the engine's queue is full; the error says so then. What finds no place keeps its
-    /// turn: a client that came back would have to ask for all of it again.
+    /// Submits due choices until the engine's queue is full; returns the refusal then. The rest keep their
+    /// turn: a client that retried would have to send the whole request again.
     fn submit_due(&mut self) -> Result<Option<ApiError>, ApiError> {
         self.tried = Instant::now();
         while let Some(&index) = self.due.front() {
@@ -158,10 +159,10 @@ impl Answers {
         Ok(())
     }
 
-    /// The next piece of any choice; `None` after the last. Nothing is lost where a caller waits no longer.
+    /// The next piece of any choice; `None` after the last. Cancel-safe.
     ///
     /// # Errors
-    /// One choice's error ends all.
+    /// The first choice's error ends all.
     pub(crate) async fn next(&mut self) -> Option<Result<Output, ApiError>> {
         if let Some(output) = self.ready.pop_front() {
             return Some(Ok(output));
@@ -170,7 +171,7 @@ impl Answers {
             if let Some((index, event, usage)) = self.running.next().await {
                 return Some(self.output(index, event, usage));
             }
-            // All that were at work have ended, and others took their places.
+            // All running choices have ended, and other requests may have taken their places.
             match self.submit_due() {
                 Err(error) => return Some(Err(error)),
                 Ok(_) if !self.running.is_empty() => {}
@@ -183,8 +184,8 @@ impl Answers {
         }
     }
 
-    /// What comes of an event. A prompt's further choices are due with its first; with an end there is a place, and others
-    /// give places back at any time.
+    /// Converts an event. A prompt's further choices become due with its first event. An end frees a place in
+    /// the queue; other requests free places at any time, so due choices are also retried every [`RETRY`].
     fn output(
         &mut self,
         index: usize,
@@ -245,7 +246,7 @@ impl Answers {
     }
 }
 
-/// A text as the parts that it is.
+/// Parts of a text, by the parser if there is one.
 fn parts(parser: Option<&mut AnswerParser>, text: String) -> Vec<ChatPart> {
     match parser {
         Some(parser) => parser.push(&text),
@@ -254,7 +255,7 @@ fn parts(parser: Option<&mut AnswerParser>, text: String) -> Vec<ChatPart> {
     }
 }
 
-/// What the parts say, but for reasoning and calls.
+/// Text of the parts, without reasoning and calls.
 pub(crate) fn text_of(parts: Vec<ChatPart>) -> String {
     let text = |part| match part {
         ChatPart::Text(text) => Some(text),
@@ -263,7 +264,7 @@ pub(crate) fn text_of(parts: Vec<ChatPart>) -> String {
     parts.into_iter().filter_map(text).collect()
 }
 
-/// Why an answer ends that took longer than the server allows.
+/// The error of an answer beyond the time limit.
 pub(crate) fn too_late(app: &App) -> ApiError {
     app.metrics.ended(Ended::Failed, None);
     let status = axum::http::StatusCode::REQUEST_TIMEOUT;

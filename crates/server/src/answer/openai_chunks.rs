@@ -1,4 +1,4 @@
-//! What answers of chat and completions have in common.
+//! Chunks of chat and completions: common fields, usage, and the fold into a whole answer.
 
 use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
@@ -9,24 +9,24 @@ use crate::ids::now;
 use crate::request::params::Params;
 use crate::state::App;
 
-/// What the chunks of an answer have in common, and the tokens counted so far.
+/// Common fields of an answer's chunks, and its token counts so far.
 pub(crate) struct Frame {
     id: String,
     object: &'static str,
     created: u64,
     model: String,
-    /// By choice; those of a prompt stand together.
+    /// By choice; the choices of a prompt are adjacent.
     usage: Vec<Usage>,
-    /// By choice; none where answers are not read for thoughts.
+    /// By choice; empty if reasoning is not counted.
     thoughts: Vec<ReasoningCounter>,
     prompts: usize,
-    /// Whether the last chunk has the tokens counted, and whether each has them.
+    /// Whether the last chunk has the usage, and whether every chunk has.
     ends_with_usage: bool,
     continuous_usage: bool,
 }
 
 impl Frame {
-    /// Of answers to so many prompts.
+    /// A frame for answers to `prompts` prompts.
     pub(crate) fn new(id: String, object: &'static str, app: &App, params: &Params, prompts: usize) -> Frame {
         Frame {
             id,
@@ -41,25 +41,25 @@ impl Frame {
         }
     }
 
-    /// The same with the tokens of thoughts counted.
+    /// Counts reasoning tokens, too.
     pub(crate) fn with_thoughts(mut self) -> Frame {
         self.thoughts = vec![ReasoningCounter::default(); self.usage.len()];
         self
     }
 
-    /// How many choices there are.
+    /// Number of choices.
     pub(crate) fn choices(&self) -> usize {
         self.usage.len()
     }
 
-    /// Notes what a choice has taken so far.
+    /// Stores a choice's token counts so far.
     pub(crate) fn note(&mut self, index: usize, usage: Usage) {
         if let Some(kept) = self.usage.get_mut(index) {
             *kept = usage;
         }
     }
 
-    /// Notes what a choice's token is.
+    /// Counts a choice's token as reasoning or not.
     pub(crate) fn read(&mut self, index: usize, parts: &[ChatPart]) {
         if let Some(thoughts) = self.thoughts.get_mut(index) {
             thoughts.token(parts);
@@ -76,7 +76,7 @@ impl Frame {
         chunk
     }
 
-    /// What comes after the last choice's end.
+    /// The final chunk with usage, if requested.
     pub(crate) fn end(&self) -> Vec<Value> {
         if !self.ends_with_usage {
             return Vec::new();
@@ -112,7 +112,7 @@ impl Frame {
     }
 }
 
-/// Times as llama.cpp names them.
+/// Timings with llama.cpp's names.
 pub(crate) fn timings(usage: &Usage, timings: &Timings) -> Value {
     let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
     json!({
@@ -127,7 +127,8 @@ pub(crate) fn timings(usage: &Usage, timings: &Timings) -> Value {
     })
 }
 
-/// Folds a chunk into a whole answer: totals as they are, of choices what `fold` makes of each.
+/// Folds a chunk into a whole answer: `usage` and `timings` replace the old ones, choices are merged by
+/// `fold`.
 pub(crate) fn fold_chunk(whole: &mut Value, mut chunk: Value, fold: impl Fn(&mut Value, &Value)) {
     for name in ["usage", "timings"] {
         if let Some(found) = chunk.get_mut(name) {

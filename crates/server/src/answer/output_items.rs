@@ -1,8 +1,9 @@
-//! An answer as sections one behind the other: a text, a thought, a call. Responses makes items of them, Messages blocks.
+//! An answer as a sequence of sections: text, reasoning, call. Responses makes items of them, Messages
+//! blocks.
 
 use ottava::chat::ChatPart;
 
-/// What begins.
+/// A section's kind at its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     Text,
@@ -10,7 +11,7 @@ pub(crate) enum Section {
     Call { id: String, name: String },
 }
 
-/// What happens to the sections.
+/// An event of the sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A section begins. None is open.
@@ -38,7 +39,7 @@ pub(crate) struct Sections {
     thoughts: ReasoningCounter,
 }
 
-/// Counts the tokens of an answer's thoughts, their marks included.
+/// Counts reasoning tokens, the marks of reasoning included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReasoningCounter {
     is_open: bool,
@@ -46,7 +47,7 @@ pub(crate) struct ReasoningCounter {
 }
 
 impl ReasoningCounter {
-    /// Takes a token by its parts. One whose text is held back belongs to what is open.
+    /// Counts a token by its parts. A token with no parts is held back and belongs to the open section.
     pub(crate) fn token(&mut self, parts: &[ChatPart]) {
         if let Some(last) = parts.last() {
             self.is_open = matches!(last, ChatPart::Reasoning(_));
@@ -66,7 +67,7 @@ impl Sections {
         self.steps(parts)
     }
 
-    /// The steps of what was held back, and of the end. An answer has at least one section.
+    /// Steps of the parts held back, and of the end. An answer has at least one section.
     pub(crate) fn end(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
         let mut steps = self.steps(parts);
         if self.begun == 0 {
@@ -76,12 +77,12 @@ impl Sections {
         steps
     }
 
-    /// How many calls have begun.
+    /// Number of calls so far.
     pub(crate) fn calls(&self) -> usize {
         self.calls
     }
 
-    /// Tokens of thoughts, their marks included.
+    /// Number of reasoning tokens.
     pub(crate) fn reasoning_tokens(&self) -> usize {
         self.thoughts.tokens()
     }
@@ -96,7 +97,7 @@ impl Sections {
                     self.calls += 1;
                     self.begin(Kind::Call(index), Section::Call { id, name }, &mut steps);
                 }
-                // Calls come one behind the other, so the arguments are the open call's.
+                // Calls are sequential, so the arguments belong to the open call.
                 ChatPart::CallArguments { index, text } if self.open == Some(Kind::Call(index)) => {
                     steps.push(Step::More(text));
                 }
@@ -151,7 +152,7 @@ pub(crate) mod tests {
         ChatPart::CallArguments { index, text: text.into() }
     }
 
-    /// An answer with one of each.
+    /// Parts of an answer with one section of each kind.
     pub(crate) fn all_parts() -> Vec<ChatPart> {
         vec![
             thought("Let me "),
@@ -180,7 +181,7 @@ pub(crate) mod tests {
         pieces.into_iter().map(|piece| Output { index: 0, piece }).collect()
     }
 
-    /// What a format streams.
+    /// Chunks of a streamed answer.
     pub(crate) fn streamed(format: &mut impl ResponseFormat, outputs: Vec<Output>) -> Vec<Value> {
         let mut chunks = format.begin();
         chunks.extend(outputs.into_iter().flat_map(|output| format.chunks(output)));
@@ -188,7 +189,7 @@ pub(crate) mod tests {
         chunks
     }
 
-    /// The fold of what was streamed.
+    /// The chunks folded into a whole answer.
     pub(crate) fn folded(format: &impl ResponseFormat, chunks: &[Value]) -> Value {
         let mut whole = format.empty();
         chunks.iter().for_each(|chunk| format.fold(&mut whole, chunk.clone()));

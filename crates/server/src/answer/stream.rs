@@ -1,4 +1,4 @@
-//! An answer as server-sent events, or whole. Both come of the same chunks: a whole answer is their fold.
+//! Answers as server-sent events, or whole. A whole answer is the fold of the chunks of a stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,47 +15,47 @@ use crate::error::{ApiError, json_body, stopping};
 use crate::http::auth::Phase;
 use crate::state::App;
 
-/// Chunks that a slow reader may leave before the answer waits for it.
+/// Chunks in the queue of a slow reader before the answer waits.
 const CHUNKS: usize = 16;
 
-/// The comment before an answer's first piece, where streams are marked.
+/// Comment before an answer's first piece, in marked streams.
 pub(crate) const ANSWER_MARK: &[u8] = b": answer\n\n";
-/// The comment in its place where the engine died before there was one.
+/// Comment in its place if the engine is lost before the first piece.
 pub(crate) const LOST_MARK: &[u8] = b": lost\n\n";
 
-/// What a stream of an API has beside its chunks.
+/// Framing of a stream apart from its chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
     /// Whether an event has its chunk's `type` as its name.
     pub(crate) named: bool,
-    /// What goes out when nothing came for a while.
+    /// Bytes sent after an idle interval.
     pub(crate) quiet: &'static str,
-    /// What follows the last chunk.
+    /// Bytes after the last chunk.
     pub(crate) last: &'static str,
 }
 
-/// How an API writes an answer.
+/// Wire format of an API's answers.
 pub(crate) trait ResponseFormat: Send + 'static {
-    /// Of chat and completions, unless it is another's.
+    /// Default: chat and completions.
     const WIRE: Wire = Wire { named: false, quiet: ": keep-alive\n\n", last: "data: [DONE]\n\n" };
 
-    /// What comes before any piece.
+    /// Chunks before the first output.
     fn begin(&mut self) -> Vec<Value>;
     /// The chunks of a piece.
     fn chunks(&mut self, output: Output) -> Vec<Value>;
-    /// What comes after the last piece.
+    /// Chunks after the last output.
     fn end(&mut self) -> Vec<Value>;
-    /// A whole answer of which no chunk has come yet.
+    /// A whole answer before its first chunk.
     fn empty(&self) -> Value;
     /// Folds a chunk into a whole answer.
     fn fold(&self, whole: &mut Value, chunk: Value);
-    /// The chunks that end a stream in which something went wrong.
+    /// Chunks at the end of a failed stream.
     fn failed(&mut self, error: &ApiError) -> Vec<Value> {
         vec![error.to_json()]
     }
 }
 
-/// An answer, streamed or whole as it was asked for.
+/// An answer, streamed or whole by the request's `stream`.
 pub(crate) async fn respond(
     app: &Arc<App>,
     stream: bool,
@@ -72,7 +72,7 @@ async fn whole(
 ) -> Result<Response, ApiError> {
     let mut phase = app.guard.phase.clone();
     let mut folded = format.empty();
-    // As they come: an answer's chunks are many times its text.
+    // Chunk by chunk: all chunks take many times the memory of the text.
     let fold = |format: &_, folded: &mut _, chunks: Vec<Value>| {
         chunks.into_iter().for_each(|chunk| ResponseFormat::fold(format, folded, chunk));
     };
@@ -92,7 +92,7 @@ async fn whole(
     Ok(json_body(&folded).into_response())
 }
 
-/// Its headers go out at once, whatever the prompt takes.
+/// Streams an answer. The headers are sent before the prompt is processed.
 fn streamed<D: ResponseFormat>(app: &Arc<App>, answers: Answers, format: D) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS);
     let writer = Writer { app: Arc::clone(app), sender, wire: D::WIRE };
@@ -103,13 +103,13 @@ fn streamed<D: ResponseFormat>(app: &Arc<App>, answers: Answers, format: D) -> R
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
-        // Some proxies collect what they forward, unless told.
+        // Disables response buffering in nginx.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (StatusCode::OK, headers, Body::from_stream(body)).into_response()
 }
 
-/// Writes one stream. When the reader is gone, or too slow, it ends, and what is dropped with it is cancelled.
+/// Writer of one stream. It ends when the reader is gone or too slow; dropping its answers cancels them.
 struct Writer {
     app: Arc<App>,
     sender: mpsc::Sender<Bytes>,
@@ -121,7 +121,7 @@ struct Gone;
 
 impl Writer {
     async fn run(self, mut answers: Answers, mut format: impl ResponseFormat) {
-        // Whoever read is gone, so nobody is left to be told.
+        // The reader is gone: there is no recipient for an error.
         let _ = self.write(&mut answers, &mut format).await;
     }
 
@@ -177,19 +177,19 @@ impl Writer {
     }
 }
 
-/// What stands before a stream's first piece, its end or its error.
+/// Mark before a stream's first output, its end or its error.
 fn mark(first: Option<&Result<Output, ApiError>>) -> &'static [u8] {
     match first {
         Some(Err(error)) if error.is_lost() => LOST_MARK,
-        // It is no answer, but another process would say the same.
+        // Not an answer, and another process would fail alike.
         Some(Err(_)) => b"",
         _ => ANSWER_MARK,
     }
 }
 
-/// Returns when running answers have to end.
+/// Ready when running answers have to end.
 pub(crate) async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
-    // Without a sender nobody says that they have to.
+    // The sender is dropped with the server; wait for ever then.
     if phase.wait_for(|phase| *phase == Phase::Ending).await.is_err() {
         std::future::pending::<()>().await;
     }

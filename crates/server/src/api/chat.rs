@@ -55,7 +55,7 @@ pub(crate) async fn completions(
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
-/// Begins to answer a conversation, whatever the API that it came by; and says how many tokens its prompt is.
+/// Submits a conversation of any API, and returns its answers with the number of prompt tokens.
 pub(crate) async fn begin(
     app: &Arc<App>,
     conversation: Conversation,
@@ -97,7 +97,7 @@ impl Chunks {
             .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    /// A chunk for each part; the first has the log-probabilities of the token that they came with.
+    /// A chunk for each part; the first has the token's log-probabilities.
     fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
         let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
         if deltas.is_empty() && !logprobs.is_null() {
@@ -158,7 +158,7 @@ impl ResponseFormat for Chunks {
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             fold_delta(&mut choice["message"], &part["delta"]);
-            // Who only calls says nothing, which is not an empty text.
+            // A message with calls alone has no content, not an empty text.
             if part["finish_reason"] == "tool_calls" && choice["message"]["content"] == "" {
                 choice["message"]["content"] = Value::Null;
             }
@@ -167,7 +167,7 @@ impl ResponseFormat for Chunks {
     }
 }
 
-/// A part as a change of the message.
+/// The delta for a part.
 fn delta(part: ChatPart) -> Option<Value> {
     match part {
         ChatPart::Text(text) => Some(json!({"content": text})),
@@ -182,7 +182,7 @@ fn delta(part: ChatPart) -> Option<Value> {
     }
 }
 
-/// Folds a change into a message.
+/// Folds a delta into a message.
 fn fold_delta(message: &mut Value, delta: &Value) {
     append(&mut message["content"], &delta["content"]);
     if let Some(reasoning) = delta["reasoning_content"].as_str() {
@@ -202,7 +202,7 @@ fn fold_delta(message: &mut Value, delta: &Value) {
     }
 }
 
-/// A token with its log-probability, and those of the best.
+/// A token with its log-probability and its alternatives.
 fn token(vocab: &Vocab, id: ottava::TokenId, found: &Logprobs) -> Value {
     let entry = |id, logprob: f64| {
         let bytes = vocab.bytes(id).unwrap_or_default();

@@ -25,7 +25,7 @@ use crate::state::App;
 
 /// Most prompts of a request.
 const PROMPTS_MAX: usize = 64;
-/// Tokens of an answer unless the request says.
+/// Default of `max_tokens`.
 const MAX_TOKENS: usize = 16;
 
 /// A request of `/v1/completions`.
@@ -79,7 +79,7 @@ pub(crate) async fn completions(
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
-/// A prompt as it was given.
+/// A prompt as sent.
 #[derive(Debug)]
 enum Given {
     Text(String),
@@ -116,25 +116,25 @@ fn prompts(fields: &mut RequestFields) -> Result<Vec<Given>, ApiError> {
     Ok(prompts)
 }
 
-/// What an answer begins with where its prompt is echoed.
+/// Prompt text and log-probabilities at the beginning of an echoed answer.
 #[derive(Clone, Debug, Default)]
 struct Echo {
     text: String,
     logprobs: Option<Value>,
 }
 
-/// A prompt as the engine has it, and its text in bytes: as it was given, or else what its tokens spell.
+/// A prompt's token ids, and its text in bytes: as sent, or decoded from token ids.
 #[derive(Clone, Debug)]
 struct Read {
     ids: Vec<TokenId>,
     text: Vec<u8>,
 }
 
-/// Makes tokens of prompts.
+/// Tokenises prompts.
 fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Read>, ApiError> {
     let read = |prompt| match prompt {
         Given::Text(text) => {
-            // Whoever writes a raw prompt writes all of it, control tokens included.
+            // A raw prompt is written whole by the client, control tokens included.
             let ids = engine.prompt_ids(&Request::text(text.as_str()).parse_control_tokens())?;
             Ok(Read { ids, text: text.into_bytes() })
         }
@@ -147,7 +147,7 @@ fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Read>, ApiError> {
     prompts.into_iter().map(read).collect()
 }
 
-/// What tokens spell, control tokens included, without the space that a tokenizer would put before it.
+/// The bytes of tokens, control tokens included, without the space that a tokenizer puts before a text.
 fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
     let text: Vec<u8> = ids.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
     match text.strip_prefix(b" ") {
@@ -156,7 +156,7 @@ fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
     }
 }
 
-/// The echoes of prompts; with log-probabilities if they are asked for.
+/// The echoes of prompts, with log-probabilities if requested.
 async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
     let mut options = ScoreOptions::default();
     (options.top, options.cache_salt) = (params.logprobs.unwrap_or_default(), params.salt());
@@ -202,9 +202,9 @@ struct Chunks {
     vocab: Arc<Vocab>,
     /// Choices of each prompt.
     n: usize,
-    /// By prompt; none if they are not echoed.
+    /// By prompt; empty without `echo`.
     echoes: Vec<Echo>,
-    /// By choice: where its text is so far.
+    /// By choice: length of the text so far.
     places: Vec<Place>,
 }
 
@@ -220,15 +220,15 @@ impl Chunks {
         self.frame.chunk(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    /// The log-probabilities of a choice's next token, which it may have none of.
+    /// Log-probabilities of a choice's next token, or null.
     fn token(&mut self, index: usize, id: TokenId, found: Option<&Logprobs>) -> Value {
-        // Control tokens are no text.
+        // Control tokens add no text.
         let bytes = self.vocab.bytes(id).filter(|_| !self.vocab.is_control(id)).unwrap_or_default();
         let offset = self.places.get_mut(index).map_or(0, |place| place.pass(bytes));
         found.map_or(Value::Null, |found| self.listed((id, offset), found))
     }
 
-    /// Those of the token that ended its turn.
+    /// Log-probabilities of the token that ended the turn.
     fn last(&mut self, index: usize, (id, found): &(TokenId, Logprobs)) -> Value {
         let offset = self.places.get_mut(index).map_or(0, Place::end);
         self.listed((*id, offset), found)
@@ -300,7 +300,7 @@ impl ResponseFormat for Chunks {
     }
 }
 
-/// What stands for the engine's pieces in a request for no token: the prompts themselves are the answer.
+/// Outputs of a request for no token: the prompts themselves are the answer.
 fn ends(prompts: &[Read], n: usize) -> Vec<Output> {
     let end = |index: usize| {
         let mut usage = Usage::default();

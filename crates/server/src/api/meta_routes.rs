@@ -1,4 +1,4 @@
-//! Routes about the server itself: models, health, version, what is not there.
+//! Routes about the server itself: models, health, metrics, version, the page, and the fallbacks.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     json_body(&json!({"object": "list", "data": data})).into_response()
 }
 
-/// `/v1/models/{id}`: the name may have slashes in it.
+/// `/v1/models/{id}`, where the name may contain slashes.
 pub(crate) async fn model(State(app): State<Arc<App>>, InPath(id): InPath) -> Result<Response, ApiError> {
     if app.names().contains(&id) {
         return Ok(json_body(&model_of(&app, &id)).into_response());
@@ -57,12 +57,12 @@ fn model_of(app: &App, name: &str) -> Value {
     })
 }
 
-/// `/health`: the process lives.
+/// `/health`: liveness of the process.
 pub(crate) async fn health() -> Response {
     json_body(&json!({"status": "ok"})).into_response()
 }
 
-/// `/ready`: it can answer now.
+/// `/ready`: readiness of the engine.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     let reason = match app.engine.state() {
         EngineState::Running => None,
@@ -76,7 +76,7 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     readiness(reason.or_else(|| app.guard.not_serving()).or(hung))
 }
 
-/// The answer of `/ready`, with the reason why not, if there is one.
+/// The answer of `/ready`, by the reason against it.
 pub(crate) fn readiness(reason: Option<String>) -> Response {
     match reason {
         None => json_body(&json!({"status": "ready"})).into_response(),
@@ -112,7 +112,7 @@ pub(crate) async fn page() -> Response {
     (headers, PAGE).into_response()
 }
 
-/// `/v1/embeddings`: no model that runs here makes any.
+/// `/v1/embeddings`: no model here makes any.
 pub(crate) async fn embeddings(State(app): State<Arc<App>>) -> ApiError {
     let message = format!(
         "the model {} generates text; embeddings need an encoder, which is not supported yet",
@@ -127,7 +127,7 @@ pub(crate) async fn nothing(uri: Uri) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).with_code("unknown_route")
 }
 
-/// Another method than the route's.
+/// A method that the route lacks.
 pub(crate) async fn no_method() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "the route has no such method")
 }

@@ -1,8 +1,9 @@
-//! Routes: a file for each API. A handler reads its request by `request`, has `answer` submit it to the engine, and
-//! writes the answer in its API's form.
+//! Routes: a file for each API. A handler gets a typed request from `request`, has `answer` submit it to the
+//! engine, and writes the answer in its API's format.
 //!
-//! `chat`, `completions`, `responses` and `messages` generate text; `tokens` has tokenising and token counts,
-//! `meta_routes` health, models and metrics, `openapi` the description of all routes. `typed` reads a handler's request.
+//! `chat`, `completions`, `responses` and `messages` generate text. `tokens` has tokenising and token counts,
+//! `meta_routes` health, models and metrics, `openapi` the description of all routes. `typed` reads a
+//! handler's request.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub(crate) mod responses;
 pub(crate) mod tokens;
 pub(crate) mod typed;
 
-/// All routes, behind the gate.
+/// All routes, with their middleware.
 pub(crate) fn routes(app: &Arc<App>) -> Router {
     Router::new()
         .route("/", get(meta_routes::page))
@@ -48,7 +49,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .fallback(meta_routes::nothing)
         .method_not_allowed_fallback(meta_routes::no_method)
-        // The gate has bounded the body; axum's own limit is lower.
+        // The middleware has limited the body; axum's own limit is lower.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&app.guard), gate))
         .layer(from_fn_with_state(Arc::clone(app), count))

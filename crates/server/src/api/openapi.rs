@@ -1,5 +1,5 @@
-//! `/openapi.json`: the routes, with request schemas from the table of fields. `openapi.json` next to this file has the
-//! components.
+//! `/openapi.json`: the routes, with request schemas from the table of fields. The file `openapi.json` in
+//! this folder has the components.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ struct Operation {
 }
 
 fn document() -> Value {
-    // Compiled in, and read by the tests.
+    // A constant, which the tests parse.
     let mut document: Value = serde_json::from_str(COMPONENTS).unwrap_or_default();
     let mut paths = Map::new();
     for operation in operations() {

@@ -1,4 +1,5 @@
-//! `/tokenize` and `/detokenize`, by llama.cpp's and by vLLM's names; the tokens of a chat for clients and routers.
+//! `/tokenize` and `/detokenize`, with llama.cpp's and vLLM's names; prompt tokens of a chat for clients and
+//! routers.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::request::table::{
 };
 use crate::state::App;
 
-/// What is made into tokens.
+/// Input of `/tokenize`.
 enum Source {
     Text { text: String, special: Special, bos: AddBos },
     Chat(Box<Conversation>),
@@ -46,7 +47,7 @@ impl ApiRequest for TokenizeRequest {
     }
 }
 
-/// The tokens of a text or of a conversation.
+/// Tokens of a text or of a conversation.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Typed(request, _): Typed<TokenizeRequest>,
@@ -70,7 +71,7 @@ pub(crate) async fn tokenize(
     Ok(json_body(&answer.await?).into_response())
 }
 
-/// A token as llama.cpp has it: its id, and its text, or its bytes where they are no UTF-8.
+/// A token in llama.cpp's form: id, and text or, for invalid UTF-8, bytes.
 fn piece(engine: &Engine, id: TokenId) -> Value {
     let bytes = engine.vocab().bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -80,7 +81,7 @@ fn piece(engine: &Engine, id: TokenId) -> Value {
 }
 
 fn source(fields: &mut RequestFields) -> Result<Source, ApiError> {
-    // llama.cpp adds no BOS unless asked, vLLM does unless told not to; each has its own name for the text.
+    // By default llama.cpp adds no BOS and vLLM does; each has its own name for the text.
     let llama = fields.take(&TOKENIZE_CONTENT)?;
     let vllm = fields.take(&TOKENIZE_PROMPT)?.or(fields.take(&TOKENIZE_TEXT)?);
     let add = fields.take(&ADD_SPECIAL_TOKENS)?.or(fields.take(&ADD_SPECIAL)?);

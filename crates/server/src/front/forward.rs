@@ -1,5 +1,5 @@
-//! The handler of forwarded requests: it picks a model's process, and returns a whole answer or hands a stream to
-//! `relay`.
+//! The handler of forwarded requests: it picks a model's process, and returns a whole answer or hands a
+//! stream to `relay`.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) async fn forward(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    // The gate has bounded it.
+    // The middleware has limited the body.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     let worker = Arc::clone(shared.worker(model_of(&parts, &body).as_deref())?);
     let at_work = (parts.method == Method::POST).then(|| worker.begin());
@@ -43,22 +43,22 @@ pub(super) async fn forward(
     answer.map(|(head, body)| request.finish(head, body)).ok_or_else(lost)
 }
 
-/// What of a body says where it goes.
+/// The body's field that selects the process.
 #[derive(Deserialize)]
 struct Named {
     model: Option<String>,
 }
 
-/// The model that a request names, in its body or its query.
+/// The model in a request's query or body.
 fn model_of(parts: &Parts, body: &Bytes) -> Option<String> {
     let named = |query: &str| query.split('&').find_map(|pair| Some(pair.strip_prefix("model=")?.to_owned()));
     let of_query = parts.uri.query().and_then(named);
-    // What is no JSON the process refuses.
+    // Invalid JSON is refused by the process.
     let of_body = || serde_json::from_slice::<Named>(body).ok()?.model.filter(|name| !name.is_empty());
     of_query.or_else(of_body)
 }
 
-/// A whole answer; none if it broke off.
+/// A complete answer; `None` if the connection broke.
 async fn whole(response: hyper::Response<Incoming>) -> Option<(response::Parts, Bytes)> {
     let (parts, body) = response.into_parts();
     Some((parts, body.collect().await.ok()?.to_bytes()))

@@ -1,4 +1,4 @@
-//! A request to a model's process, which can be sent again as long as the client has seen nothing of its answer.
+//! A request to a model's process, which can be sent again until the client has seen any of its answer.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::Shared;
 use super::worker::{AtWork, Worker};
 use crate::error::{ApiError, LOST_HEADER};
 
-/// Headers that belong to one connection, and those that the gate has looked at.
+/// Headers of one connection, and those that the middleware has checked.
 const NOT_FORWARDED: &[HeaderName] = &[
     header::HOST,
     header::ORIGIN,
@@ -26,19 +26,19 @@ const NOT_FORWARDED: &[HeaderName] = &[
     header::EXPECT,
 ];
 
-/// A request that can be asked again.
+/// A request that can be sent again.
 pub(super) struct UpstreamRequest {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: Arc<Worker>,
     pub(super) parts: Parts,
     pub(super) body: Bytes,
-    /// While it is there, the model is loaded and stays so. What only looks (`/metrics`) has none.
+    /// Keeps the model loaded. Only POST requests have one.
     pub(super) at_work: Option<AtWork>,
 }
 
 impl UpstreamRequest {
-    /// Asks, and a second time if no answer begins or the engine is dead. `broken` is a run that has failed before:
-    /// then once.
+    /// Sends the request, and a second time if no answer begins or the engine is lost. `broken` is a run that
+    /// has failed before; the request is then sent once.
     pub(super) async fn send(
         &self,
         mut broken: Option<u64>,
@@ -64,7 +64,7 @@ impl UpstreamRequest {
         Err(lost())
     }
 
-    /// The answer, with what the front knows added to what the process counts.
+    /// The answer; in `/metrics` with the front's own counter.
     pub(super) fn finish(&self, head: response::Parts, body: Bytes) -> Response {
         let body = match self.path() {
             "/metrics" if head.status == StatusCode::OK => {
@@ -89,23 +89,23 @@ impl UpstreamRequest {
     }
 }
 
-/// A name as a metric's label has it.
+/// Escapes a label's value.
 fn label(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The headers that are forwarded.
+/// Headers to forward.
 pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
     let mut kept = headers.clone();
     for name in NOT_FORWARDED {
         kept.remove(name);
     }
-    // That is said to the front.
+    // This header is for the front alone.
     kept.remove(LOST_HEADER);
     kept
 }
 
-/// The process ended while it worked on the request.
+/// The error of a process that ended during the request.
 pub(super) fn lost() -> ApiError {
     ApiError::lost("the engine ended while it worked on this request").retry_after(5)
 }

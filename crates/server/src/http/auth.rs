@@ -1,4 +1,4 @@
-//! What the gate looks at: the configuration, the keys, and where the server is in its life.
+//! API keys, and the phase of the server's life.
 
 use subtle::{Choice, ConstantTimeEq};
 use tokio::sync::watch;
@@ -6,18 +6,18 @@ use tokio::sync::watch;
 use crate::Config;
 use crate::ids::sha256;
 
-/// Where the server is in its life.
+/// Phase of the server's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Requests are answered.
     Serving,
-    /// No further ones; those at work go on.
+    /// Further requests are refused; running ones go on.
     Draining,
-    /// Those at work end now.
+    /// Running requests are aborted.
     Ending,
 }
 
-/// Who may ask, and whether anybody may now.
+/// Configuration, keys and phase, as the middleware reads them.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) config: Config,
@@ -32,7 +32,7 @@ impl Guard {
         Guard { config, phase, keys }
     }
 
-    /// Why no further request is answered, if none is.
+    /// The reason why requests are refused, if they are.
     pub(crate) fn not_serving(&self) -> Option<String> {
         (*self.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned())
     }
@@ -42,8 +42,8 @@ impl Guard {
         !self.keys.is_empty()
     }
 
-    /// Whether it is one of the keys. All are compared, each in constant time, so that no time tells how near a
-    /// guess is.
+    /// Whether `key` is one of the keys. All are compared, each in constant time, so that response times leak
+    /// nothing about a guess.
     pub(crate) fn knows(&self, key: &str) -> bool {
         let guess = sha256(&[key.as_bytes()]);
         let known = self.keys.iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&guess));

@@ -1,28 +1,28 @@
-//! Scripts of web sites: whose are answered, and what their browsers are told so that they may read the answers
-//! (the Fetch standard, "CORS protocol").
+//! CORS: the origins whose scripts are allowed, and the headers that let browsers read the answers (Fetch
+//! standard, "CORS protocol").
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, quoted};
 
-/// Stands for every web site.
+/// Wildcard for every origin.
 const ANY: &str = "*";
-/// What a script may read beside the headers that it always may.
+/// Response headers that scripts may read in addition to the safelisted ones.
 const EXPOSED: &str = "x-request-id, request-id, x-ottava-ignored, retry-after";
-/// Seconds for which a browser need not ask again.
+/// Lifetime of a preflight answer in the browser's cache, in seconds.
 const MAX_AGE: &str = "600";
 
-/// Whether an origin is one that a browser could send: a scheme, a host and perhaps a port. Or all of them.
+/// Whether a text is `*` or an origin as browsers send it: a scheme, a host, an optional port.
 pub(crate) fn is_origin(text: &str) -> bool {
     let host = text.split_once("://").map(|(_, host)| host);
     text == ANY || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*']))
 }
 
-/// The site that a request's script is of, where the site is another one and is answered.
+/// The allowed foreign origin of a request, if it has one.
 ///
 /// # Errors
-/// The script is of a site that is not answered. Programs name no site.
+/// An origin that is not allowed. Programs send no origin.
 pub(crate) fn site<'h>(
     allowed_origins: &[String],
     headers: &'h HeaderMap,
@@ -40,7 +40,7 @@ pub(crate) fn site<'h>(
     Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_origin"))
 }
 
-/// The answer to a browser that asks whether it may send a request. It brings no key.
+/// The answer to a preflight request. Browsers send those without a key.
 pub(crate) fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
     headers.get(header::ACCESS_CONTROL_REQUEST_METHOD).filter(|_| method == Method::OPTIONS)?;
     let mut response = StatusCode::NO_CONTENT.into_response();
@@ -53,7 +53,7 @@ pub(crate) fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response
     Some(response)
 }
 
-/// Lets the scripts of a site read an answer.
+/// Adds the headers that let scripts of an origin read the answer.
 pub(crate) fn show(response: &mut Response, site: HeaderValue) {
     let told = response.headers_mut();
     told.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, site);

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use crate::Config;
 use crate::error::ApiError;
 
-/// The whole body, within its size and its time.
+/// Reads the whole body, within its limits of size and time.
 pub(crate) async fn read_body(config: &Config, headers: &HeaderMap, body: Body) -> Result<Body, ApiError> {
     let most = config.body_max;
     let too_large = || {

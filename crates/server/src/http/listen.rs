@@ -1,4 +1,4 @@
-//! Connections: accepted, timed, and ended in order.
+//! Connections: accepted, with timeouts, and drained at the end.
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -18,12 +18,12 @@ use tokio_io_timeout::TimeoutStream;
 use crate::http::auth::{Guard, Phase};
 use crate::{Config, ServeError};
 
-/// How long a failed accept waits: the system is out of files or memory.
+/// Pause after a failed accept, when the system lacks files or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// How long answers that were cut short may take to say so.
+/// Longest time for aborted answers to send their error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Runs a server to its end on so many threads, and as many more as may block.
+/// Runs a server to its end on `workers` threads, and up to `blocking` threads for blocking work.
 pub(crate) fn on_threads(
     workers: usize,
     blocking: usize,
@@ -41,7 +41,7 @@ pub(crate) fn on_threads(
     result
 }
 
-/// A socket that listens already; nobody is accepted yet.
+/// A bound socket that accepts no connections yet.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
@@ -49,7 +49,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens on the address of `config`.
+    /// Binds the address of `config`.
     pub(crate) fn bind(config: &Config) -> Result<Listener, ServeError> {
         config.check()?;
         let address = config.address();
@@ -64,7 +64,7 @@ impl Listener {
         self.address
     }
 
-    /// Answers with the routes that are made for a guard, until `stop` is ready and those at work have ended.
+    /// Serves the routes made for a guard until `stop` is ready and running requests have ended.
     pub(crate) async fn serve(
         self,
         config: Config,
@@ -91,7 +91,7 @@ impl Listener {
             }
         }
         drop(listener);
-        // Nobody may be watching any more.
+        // A send without receivers fails, which is harmless.
         let _ = phase.send(Phase::Draining);
         let mut ended = std::pin::pin!(connections.graceful.shutdown());
         if timeout(guard.config.drain, &mut ended).await.is_err() {
@@ -112,7 +112,7 @@ struct Connections {
 
 impl Connections {
     async fn accept(&self, listener: &tokio::net::TcpListener) {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => self.serve(stream, room),
@@ -121,9 +121,9 @@ impl Connections {
     }
 
     fn serve(&self, stream: TcpStream, room: tokio::sync::OwnedSemaphorePermit) {
-        // An answer's tokens go out one by one.
+        // Tokens are sent one by one, so Nagle's algorithm would delay them.
         let _ = stream.set_nodelay(true);
-        // Whoever reads nothing must not keep a connection for ever.
+        // Readers that never read must not hold a connection for ever.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.write_timeout));
         let service = TowerToHyperService::new(self.routes.clone());
@@ -133,7 +133,7 @@ impl Connections {
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let connection = self.graceful.watch(connection);
         tokio::spawn(async move {
-            // What went wrong is the client's to see.
+            // Connection errors are visible to the client alone.
             let _ = connection.await;
             drop(room);
         });

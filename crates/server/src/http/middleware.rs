@@ -1,4 +1,4 @@
-//! What stands before every route: a request's id, the host and the site it comes from, its key, its size.
+//! Checks before every route: request id, host, origin, key, body size.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::http::{cors, limits};
 use crate::ids::random_hex;
 use crate::state::App;
 
-/// Routes that need no key: whether the server lives says nothing about the model.
+/// Routes without a key: liveness tells nothing about the model.
 const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
-/// The page itself: its script asks for the key.
+/// The chat page; its script prompts for the key.
 const PAGE: &str = "/";
-/// Routes whose errors are in Anthropic's form.
+/// Prefix of the routes with Anthropic's form of errors.
 const ANTHROPIC: &str = "/v1/messages";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Most characters of a client's own request id.
+/// Longest request id of a client.
 const ID_MAX: usize = 64;
 
-/// The key that a request came with.
+/// API key of a request, as the handlers get it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
     key: Option<String>,
@@ -45,7 +45,7 @@ impl<S: Sync> FromRequestParts<S> for Client {
     }
 }
 
-/// Lets a request through, or answers in its place.
+/// Passes a request on, or answers it with an error.
 pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let anthropic = request.uri().path().starts_with(ANTHROPIC);
@@ -95,7 +95,7 @@ async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> 
     if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
         return Err(stopping());
     }
-    // Without keys everyone shares the cache, whatever a client sends as one.
+    // Without configured keys all clients share the cache, whatever key they send.
     let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(client);
@@ -103,7 +103,7 @@ async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> 
     Ok(Request::from_parts(parts, body))
 }
 
-/// The client's own id if it is a plain one, else a random one.
+/// The client's request id if it is plain, or else a random one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let plain = |id: &&HeaderValue| {
         let id = id.as_bytes();
@@ -133,12 +133,12 @@ fn unknown_key(given: bool) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
 }
 
-/// Refuses requests for another host: a web site may give this machine's address a name of its own, and then read
-/// what its visitors' servers say.
+/// Refuses requests for another host. This prevents DNS rebinding: a web site maps its own name to this
+/// machine's address and reads the answers to its visitors.
 fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let said = host.or(uri.authority().map(|authority| authority.as_str()));
-    // Every browser names one. Old probes of load balancers do not.
+    // Browsers always send one; old probes of load balancers do not.
     if said.is_none() && OPEN.contains(&uri.path()) {
         return Ok(());
     }
@@ -147,7 +147,7 @@ fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiEr
     let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
     let own = ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| own.eq_ignore_ascii_case(name))
         || name == shown(config.host);
-    // Behind another address there is a key, and it is the operator who names the host, or nobody.
+    // A public address has a key; its host names are configured by the operator or not checked at all.
     let anywhere = !config.host.is_loopback() && config.allowed_hosts.is_empty();
     if listed || own || anywhere {
         return Ok(());

@@ -1,7 +1,8 @@
 //! HTTP below the routes: connections, and the checks that every request passes.
 //!
-//! `listen` accepts connections and drains them; `middleware` checks host, origin and key of each request; `auth` has the
-//! keys and the phase of the server's life, `cors` the origins, `limits` the size and time of bodies. Routes are in `api`.
+//! `listen` accepts connections and drains them. `middleware` checks host, origin and key of each request;
+//! `auth` has the keys and the server's phase, `cors` the origins, `limits` the size and time of bodies.
+//! Routes are in `api`.
 
 pub(crate) mod auth;
 pub(crate) mod cors;

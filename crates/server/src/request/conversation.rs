@@ -1,4 +1,4 @@
-//! One internal form of a conversation, whatever the API that it came by.
+//! The internal form of a conversation, for all APIs.
 
 use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use ottava::constrain::Grammar;
@@ -15,18 +15,18 @@ use crate::request::table::{
 };
 use crate::request::template_compat;
 
-/// Messages, and what the template is told beside them.
+/// Messages with their tools and template options.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     messages: Vec<Message>,
     options: RenderOptions,
-    /// What the model may call.
+    /// Tools that the model may call.
     tools: Tools,
-    /// Whether turns of one role that follow each other may be one.
+    /// Whether consecutive turns of one role may be joined.
     may_join: bool,
 }
 
-/// Writes messages in another way; whether that changes anything.
+/// Rewrites messages; returns whether anything changed.
 type Change = fn(&mut Vec<Message>) -> bool;
 
 impl Conversation {
@@ -39,12 +39,13 @@ impl Conversation {
         })
     }
 
-    /// Of an API that has its own form of all three, and whose turns are no messages of a template.
+    /// A conversation of Responses or Messages, whose consecutive turns of one role may be joined.
     pub(crate) fn new(messages: Vec<Message>, options: RenderOptions, tools: Tools) -> Conversation {
         Conversation { messages, options, tools, may_join: true }
     }
 
-    /// The tokens of its prompt. What the template refuses is written as other templates want it, too.
+    /// Token ids of the prompt. Messages that the template refuses are rewritten in the ways that other
+    /// templates accept.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
         let ids = |messages: Vec<Message>| {
             let request = Request::chat(messages).template(self.options.clone()).tools(self.tools.clone());
@@ -71,7 +72,7 @@ impl Conversation {
         Err(error.into())
     }
 
-    /// Its prompt, ready to be answered; by a text of a grammar, if there is one.
+    /// The prompt with its tools and an optional grammar for the text.
     pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
         Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
     }
@@ -96,7 +97,7 @@ fn tools(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     Ok(if fields.take(&PARALLEL_TOOL_CALLS)? == Some(false) { tools.single() } else { tools })
 }
 
-/// `tool_choice`, with the names of the tools that are allowed, if not all are.
+/// `tool_choice`, and the names of the allowed tools if not all are.
 fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let value = match fields.take(&CHAT_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
@@ -118,7 +119,7 @@ fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>
     }
 }
 
-/// How tools may be called, by a word.
+/// A tool choice by its word.
 pub(crate) fn choice_of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
     match word {
         "auto" => Ok(ToolChoice::Auto),
@@ -128,7 +129,7 @@ pub(crate) fn choice_of_word(place: &str, word: &str) -> Result<ToolChoice, ApiE
     }
 }
 
-/// A call of the assistant's as templates take it: with its arguments as an object, where they are one.
+/// An assistant's call in the form that templates expect: arguments as an object where they are one.
 fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
     let name = call.0.pointer("/function/name").and_then(Value::as_str);
     if name.is_none_or(str::is_empty) {
@@ -147,7 +148,7 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A call's arguments as most templates take them. What is no object stays the text that it is.
+/// Arguments of a call as an object, which most templates expect; other text is kept.
 pub(crate) fn arguments(text: &str) -> Value {
     match crate::request::json::parse(text.as_bytes()) {
         Ok(Value::Object(fields)) => fields.into(),
@@ -156,14 +157,14 @@ pub(crate) fn arguments(text: &str) -> Value {
     }
 }
 
-/// A message, checked: a role, and no part that is more than text.
+/// Reads a message: a known role, and text parts only.
 fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     let param = || format!("messages[{at}]");
     let Some(fields) = value.as_object() else {
         return Err(wrong(&param(), "an object with a role and a content", &value));
     };
     let content = fields.get("content").unwrap_or(&Value::Null);
-    // An answer may be calls alone, and a tool may have nothing to say.
+    // Content is optional for calls alone and for empty tool results.
     let needs_text = fields.get("role").is_none_or(|role| role != "assistant" && role != "tool");
     let is_list = content.as_array().is_some_and(|parts| parts.iter().all(Value::is_object));
     if !(content.is_string() || is_list || content.is_null() && !needs_text) {
@@ -173,7 +174,7 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     let mut message: Message = serde_json::from_value(value).map_err(|error| {
         ApiError::invalid(param(), format!("messages[{at}]: expected a role and a content: {error}"))
     })?;
-    // OpenAI's newer name of the same role, which templates do not know.
+    // OpenAI's newer name of the system role, unknown to templates.
     if message.role == "developer" {
         message.role = "system".into();
     }
@@ -202,7 +203,7 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     Ok(plainer(message))
 }
 
-/// What clients write in several ways, in the way that most templates expect.
+/// Normalises spellings of clients to the one that most templates expect.
 fn plainer(mut message: Message) -> Message {
     message.tool_calls = message.tool_calls.filter(|calls| !calls.is_empty());
     if matches!(message.content, Content::Null | Content::Absent) {
@@ -216,7 +217,7 @@ fn plainer(mut message: Message) -> Message {
     message
 }
 
-/// What an assistant refused to say is a text, too.
+/// Turns an assistant's refusal part into text.
 fn refusal_as_text(part: &mut ContentPart) {
     if part.0.get("type").is_some_and(|kind| kind == "refusal")
         && let Some(text @ Value::String(_)) = part.0.remove("refusal")

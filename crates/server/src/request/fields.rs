@@ -1,5 +1,5 @@
-//! The fields of a request's body. Each is taken by its row of `table`, which has its name, kind and schema; fields that
-//! no row takes are unknown.
+//! The fields of a request's body. Each is taken by its row of `table`, which has its name, kind and schema.
+//! Fields without a row are unknown.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ pub(crate) trait Row: Sync {
     /// JSON schema of the field in `/openapi.json`.
     fn schema(&self) -> Value;
 
-    /// Checks a value whose content is not needed.
+    /// Checks a value and drops it.
     fn check(&self, value: Value) -> Result<(), ApiError>;
 }
 
@@ -91,7 +91,7 @@ impl RequestFields {
     /// Parses a body.
     ///
     /// # Errors
-    /// A body that is no JSON object, or whose values take too much memory.
+    /// A body that is no JSON object, or one with too many values.
     pub(crate) fn parse(body: &Bytes) -> Result<RequestFields, ApiError> {
         let refused = |status, message: String| ApiError::new(status, "invalid_request_error", message);
         match json::parse(body) {

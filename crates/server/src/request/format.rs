@@ -1,4 +1,5 @@
-//! What an answer has to follow: `response_format`, `structured_outputs`, and what older vLLM and llama.cpp call it.
+//! Constraints on an answer: `response_format`, `structured_outputs`, and the names of older vLLM and
+//! llama.cpp.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use crate::request::json_fields::Fields;
 use crate::request::table::{GRAMMAR, GUIDED, JSON_SCHEMA, RESPONSE_FORMAT, STRUCTURED_OUTPUTS};
 use crate::state::App;
 
-/// Longest that a grammar may be compiled.
+/// Time limit for compiling a grammar.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A grammar, and the field that it comes by.
+/// A grammar, and the request's field that contains it.
 #[derive(Clone, Debug)]
 pub(crate) struct Format {
     field: &'static str,
@@ -25,10 +26,10 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// Takes every field that says what an answer has to follow. `None` if none asks for anything.
+    /// Takes every field with a constraint; `None` if all are absent or empty.
     ///
     /// # Errors
-    /// A value that makes no sense, or more than one of them.
+    /// A wrong value, or more than one constraint.
     pub(crate) fn take(
         fields: &mut RequestFields,
         response_format: Option<Map<String, Value>>,
@@ -49,7 +50,7 @@ impl Format {
         }
     }
 
-    /// The grammar, once it is known that it compiles: for what puts it into a larger one.
+    /// The grammar, checked by compiling it alone, for use inside a larger grammar.
     ///
     /// # Errors
     /// As [`Format::compile`].
@@ -58,21 +59,21 @@ impl Format {
         self.compile(app).await.map(|_| grammar)
     }
 
-    /// Compiles the grammar on one of the few threads for such work.
+    /// Compiles the grammar on a worker thread.
     ///
     /// # Errors
-    /// What is wrong with it, by its field; or that it takes too long.
+    /// The grammar's own, by its field; or a compile time above [`TIME_MAX`].
     pub(crate) async fn compile(self, app: &Arc<App>) -> Result<Constraint, ApiError> {
         let Format { field, grammar } = self;
-        // The vocabulary is read once, for the first grammar; that time is not the grammar's.
+        // The first grammar waits for the vocabulary; that time does not count.
         app.work(|engine| Ok(engine.constraints().map(drop)?)).await?;
         let (begun, begins) = oneshot::channel();
         let mut compiled = std::pin::pin!(app.work(move |engine| {
-            // Who sent it may be gone.
+            // The receiver is dropped with the request.
             let _ = begun.send(());
             engine.constrain(&grammar).map_err(|error| refused(field, error))
         }));
-        // A wait for one of the few threads is not the grammar's time.
+        // The time limit starts when a thread begins.
         tokio::select! {
             compiled = &mut compiled => return compiled,
             _ = begins => {}
@@ -85,7 +86,7 @@ impl Format {
     }
 }
 
-/// An error of the library, by the name that the client has for what is wrong.
+/// An error of the library, by the field that the client sent.
 fn refused(field: &'static str, error: Error) -> ApiError {
     match error {
         Error::Constraint(ConstraintError::Invalid { message, .. }) => {
@@ -97,8 +98,8 @@ fn refused(field: &'static str, error: Error) -> ApiError {
 
 type Found = Vec<Format>;
 
-/// OpenAI's: `{"type": "json_schema", "json_schema": {"schema": …}}`; llama.cpp puts the schema beside the type. A
-/// schema is kept to whether it is `strict` or not.
+/// OpenAI's `{"type": "json_schema", "json_schema": {"schema": …}}`; llama.cpp has the schema next to the
+/// type. A schema is enforced whether it is `strict` or not.
 fn format_of_type(format: Option<Map<String, Value>>, found: &mut Found) -> Result<(), ApiError> {
     const FIELD: &str = "response_format";
     let Some(mut format) = format else { return Ok(()) };
@@ -121,7 +122,7 @@ fn format_of_type(format: Option<Map<String, Value>>, found: &mut Found) -> Resu
     Ok(())
 }
 
-/// vLLM's object of all forms.
+/// vLLM's object with all forms.
 fn structured_outputs(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
     const FIELD: &str = "structured_outputs";
     let Some(object) = fields.take(&STRUCTURED_OUTPUTS)? else { return Ok(()) };
@@ -164,7 +165,7 @@ fn guided(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError>
     forms(&mut fields.group(&GUIDED), &names, |name| name, found)
 }
 
-/// llama.cpp's, whose empty values ask for nothing.
+/// llama.cpp's fields, where empty values are no-ops.
 fn llama(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
     let schema = fields.take(&JSON_SCHEMA)?.filter(|schema| *schema != Value::Object(Map::new()));
     found.extend(schema.map(|schema| Format { field: "json_schema", grammar: Grammar::json_schema(schema) }));
@@ -173,7 +174,7 @@ fn llama(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> 
     Ok(())
 }
 
-/// What the forms are called.
+/// Field names of the forms.
 struct Names {
     json: &'static str,
     json_object: &'static str,
@@ -183,7 +184,7 @@ struct Names {
     whitespace: &'static str,
 }
 
-/// Takes every form; `field` says what errors call each.
+/// Takes every form; `field` maps its name to the field in errors.
 fn forms(
     fields: &mut Fields,
     names: &Names,
@@ -202,7 +203,7 @@ fn forms(
     if fields.bool(names.json_object)?.unwrap_or(false) {
         add(names.json_object, within(Grammar::json_object()));
     }
-    // No other form has spaces of its own.
+    // Only JSON forms have a white-space pattern.
     let json = found.len() > before;
     let mut add = |name, grammar| found.push(Format { field: field(name), grammar });
     if let Some(pattern) = fields.string(names.regex)? {
@@ -221,7 +222,7 @@ fn forms(
     Ok(())
 }
 
-/// A schema, which may be written as a text.
+/// A schema, as an object or as JSON text.
 fn parsed(field: &str, schema: Value) -> Result<Value, ApiError> {
     match schema {
         Value::String(text) => crate::request::json::parse(text.as_bytes())

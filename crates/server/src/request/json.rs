@@ -1,32 +1,31 @@
-//! What clients write as JSON, as values: measured before it is built. An object of seven bytes takes five hundred in
-//! memory, so a body's own length says little.
+//! JSON from clients, measured before it is parsed: an object of seven bytes takes five hundred in memory, so
+//! a body's length is no bound.
 
 use std::fmt::{self, Formatter};
 
 use serde::de::{DeserializeSeed, Deserializer as _, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Deserializer, Value};
 
-/// Most bytes that the values of one text may take. As many numbers as fit in a body of the default size, of six digits
-/// each, take less.
+/// Most bytes of a text's values in memory. A default-size body full of six-digit numbers takes less.
 const BYTES_MAX: usize = 64 << 20;
-/// Texts of so many bytes take less than that whatever they say: no value takes 256 times its text.
+/// Texts up to this length need no measurement: no value takes 256 times its text.
 const SMALL: usize = BYTES_MAX / 256;
-/// Bytes of a value, and of a field: its hash, its name, its value.
+/// Bytes of a value, and of an object's field: hash, name, value.
 const VALUE: usize = size_of::<Value>();
 const FIELD: usize = size_of::<(usize, String)>() + VALUE;
-/// The first fields of an object come at once, with a table of their places.
+/// Bytes of an object: it allocates its first fields at once, with an index.
 const OBJECT: usize = 4 * FIELD + 64;
 
-/// Why a text makes no value.
+/// Errors of parsing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// It is no JSON.
+    /// Invalid JSON.
     Syntax(String),
-    /// Its values would take more than [`BYTES_MAX`].
+    /// Values above [`BYTES_MAX`].
     Large,
 }
 
-/// The value of a text.
+/// Parses a text.
 pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
     if text.len() > SMALL && bytes(text) > BYTES_MAX {
         return Err(JsonError::Large);
@@ -34,14 +33,14 @@ pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
     serde_json::from_slice(text).map_err(|error| JsonError::Syntax(error.to_string()))
 }
 
-/// About what the value of a text takes. What is wrong with the text itself is said where it is read.
+/// Approximate memory of a text's value. Syntax errors are left to the parser.
 fn bytes(text: &[u8]) -> usize {
     let mut bytes = 0;
     let _ = Deserializer::from_slice(text).deserialize_any(Measure(&mut bytes));
     bytes
 }
 
-/// Adds up what values would take, and builds none. It gives up when that is too much.
+/// Sums the memory of values without building them, and stops above the limit.
 struct Measure<'m>(&'m mut usize);
 
 impl Measure<'_> {
@@ -112,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// As long as a body may be by default.
+    /// A list as long as the default body limit.
     fn list(element: &str) -> String {
         let elements = (4 << 20) / (element.len() + 1) - 1;
         format!("[{}{element}]", format!("{element},").repeat(elements - 1))

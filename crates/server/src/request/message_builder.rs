@@ -1,5 +1,5 @@
-//! What Responses and Messages share when they read a request: both have a turn as a list of items or blocks, and
-//! templates know messages.
+//! Builds messages for Responses and Messages. Both have turns as lists of items or blocks, where templates
+//! expect messages.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use crate::error::{ApiError, quoted, wrong};
 use crate::request::json_fields::Fields;
 
-/// Collects messages. What an assistant thinks, says and calls one behind the other is one message.
+/// Collects messages. Consecutive reasoning, text and calls of an assistant become one message.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     messages: Vec<Message>,
-    /// The tools' names by the calls' ids.
+    /// Tool names by call id.
     called: HashMap<String, String>,
 }
 
 impl Turns {
-    /// A text. System texts that follow each other are one: many templates take a single one.
+    /// Adds a text. Consecutive system texts become one, because many templates accept a single one.
     pub(crate) fn say(&mut self, role: &str, text: String) {
         match self.messages.last_mut() {
             Some(last) if role == "system" && last.role == "system" => {
@@ -30,7 +30,7 @@ impl Turns {
         }
     }
 
-    /// What the assistant thought before what it says or calls next.
+    /// Reasoning that precedes the assistant's next text or call.
     pub(crate) fn think(&mut self, thought: String) {
         match self.messages.last_mut().filter(|last| is_begun(last)) {
             Some(last) => last.reasoning_content.get_or_insert_default().push_str(&thought),
@@ -38,7 +38,7 @@ impl Turns {
         }
     }
 
-    /// A call of a tool.
+    /// Adds a call of a tool.
     pub(crate) fn call(&mut self, id: String, name: String, arguments: Value) {
         self.called.insert(id.clone(), name.clone());
         let call = ToolCall::new(id, name, arguments);
@@ -48,7 +48,7 @@ impl Turns {
         }
     }
 
-    /// A call's result. Some templates want the tool's name with it.
+    /// Adds a call's result, with the tool's name for the templates that require it.
     pub(crate) fn result(&mut self, id: String, text: String) {
         let mut message = Message::new("tool", text);
         message.name = self.called.get(&id).cloned();
@@ -61,7 +61,7 @@ impl Turns {
     }
 }
 
-/// Whether it is an assistant's message that so far only thinks.
+/// Whether the message is an assistant's with reasoning only.
 fn is_begun(message: &Message) -> bool {
     let silent = matches!(&message.content, Content::Text(text) if text.is_empty());
     message.role == "assistant" && silent && message.tool_calls.is_none()
@@ -87,14 +87,14 @@ fn text_of(mut part: Fields, types: &[&str]) -> Result<String, ApiError> {
     part.needed(if kind == "refusal" { "refusal" } else { "text" })
 }
 
-/// The error of a part or an item of a type that is not read here.
+/// The error of a part or an item of an unknown type.
 pub(crate) fn unknown_type(of: &Fields, kind: &str, expected: &str) -> ApiError {
     let place = of.place("type");
     let message = format!("{place}: expected {expected}, found {}", quoted(kind));
     ApiError::unsupported(place, message)
 }
 
-/// The tools of a request that may be called; `schema` is what the API calls a tool's parameters.
+/// The callable tools of a request; `schema` is this API's name for a tool's parameters.
 pub(crate) fn tools(
     list: &[Value],
     schema: &str,
@@ -108,12 +108,12 @@ pub(crate) fn tools(
         let entry = json!({"type": "function", "function": function});
         Tool::from_json(&format!("tools[{at}]"), &entry).map_err(|error| refused(error, schema))
     };
-    // Others (a search, a shell) run where the API comes from. Clients offer them to any server.
+    // Hosted tools (a search, a shell) run at the API's provider; clients send them to any server.
     let functions = list.iter().enumerate().filter(|(_, entry)| !entry.is_object() || is_function(entry));
     Ok(Tools::new(functions.map(tool).collect::<Result<_, _>>()?))
 }
 
-/// The tools with how they may be called, if that can be.
+/// The tools with a choice, checked.
 pub(crate) fn chosen(tools: Tools, choice: ToolChoice, schema: &str) -> Result<Tools, ApiError> {
     let tools = tools.choice(choice);
     tools.check().map_err(|error| refused(error, schema))?;

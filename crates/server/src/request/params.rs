@@ -1,4 +1,4 @@
-//! Parameters that all APIs share: how many answers, how tokens are chosen, where an answer ends, what it follows.
+//! Parameters of every API: number and length of answers, sampling, cache salt, priority, constraint.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::request::kinds::Texts;
 use crate::request::table::*;
 use crate::state::App;
 
-/// Most stop strings, and bytes of each.
+/// Most stop strings, and most bytes of each.
 const STOP_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 256;
 /// Most characters of a cache salt.
 const SALT_MAX: usize = 1024;
 
-/// How an answer is asked for.
+/// Parameters of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
     /// Answers to each prompt.
     pub(crate) n: usize,
     /// Whether the answer is streamed.
     pub(crate) stream: bool,
-    /// Whether the stream ends with the tokens counted.
+    /// Whether a stream ends with its usage.
     pub(crate) include_usage: bool,
-    /// Whether every chunk has them.
+    /// Whether every chunk has its usage.
     pub(crate) continuous_usage: bool,
-    /// Most tokens of an answer; none: what the context leaves.
+    /// Most tokens of an answer; `None` is the rest of the context.
     pub(crate) max_tokens: Option<usize>,
-    /// How many alternatives each token is reported with, if log-probabilities are asked for.
+    /// Alternatives reported with each token; `None` reports no log-probabilities.
     pub(crate) logprobs: Option<usize>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -43,7 +43,7 @@ pub(crate) struct Params {
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
-    /// How many of the last tokens penalties look at; none: all.
+    /// Number of last tokens that penalties count; `None` is all.
     penalty_last_n: Option<usize>,
     logit_bias: Vec<(TokenId, f32)>,
     seed: u64,
@@ -51,15 +51,15 @@ pub(crate) struct Params {
     ignore_eos: bool,
     priority: i8,
     salt: Option<[u8; 32]>,
-    /// What an answer has to follow, until it is compiled.
+    /// The constraint before it is compiled.
     format: Option<Format>,
-    /// What it follows.
+    /// The compiled constraint.
     pub(crate) constraint: Option<Constraint>,
 }
 
 impl Params {
-    /// Takes the parameters of [`GENERATION`](crate::request::table::GENERATION). `key` is the client's API key, a part
-    /// of the cache salt; `response_format` replaces the field of that name.
+    /// Takes the parameters of [`GENERATION`](crate::request::table::GENERATION). `key` is the client's API
+    /// key, a part of the cache salt; `response_format` replaces the field of that name.
     ///
     /// # Errors
     /// The first field that is wrong or not supported.
@@ -106,7 +106,7 @@ impl Params {
         }
     }
 
-    /// Takes what a chat's text has to follow, for a grammar of the whole answer.
+    /// Takes the constraint of a chat's text, for a grammar of the whole answer.
     ///
     /// # Errors
     /// As [`Format::compile`].
@@ -117,7 +117,7 @@ impl Params {
         }
     }
 
-    /// Compiles what the answer has to follow, if anything.
+    /// Compiles the constraint, if there is one.
     ///
     /// # Errors
     /// As [`Format::compile`].
@@ -128,12 +128,12 @@ impl Params {
         Ok(())
     }
 
-    /// Whose cached prompts it may use.
+    /// Prefix-cache salt: prompts are shared between requests with equal salts only.
     pub(crate) fn salt(&self) -> Option<[u8; 32]> {
         self.salt
     }
 
-    /// Answer number `index` to a prompt. `room` is what the context leaves for it.
+    /// The request for answer number `index` to a prompt. `room` is the rest of the context.
     pub(crate) fn apply(&self, request: Request, index: usize, room: usize) -> Request {
         let request = request
             .max_tokens(self.max_tokens.unwrap_or(room).min(room).max(1))
@@ -163,7 +163,7 @@ fn penalty_last_n(fields: &mut RequestFields) -> Result<Option<usize>, ApiError>
     usize::try_from(given).map(Some).map_err(|_| ApiError::invalid("repeat_last_n", expected()))
 }
 
-/// The request with a setting, if there is one.
+/// The request with an optional setting.
 fn given<T>(request: Request, value: Option<T>, set: impl FnOnce(Request, T) -> Request) -> Request {
     match value {
         Some(value) => set(request, value),
@@ -177,7 +177,7 @@ fn stream_options(fields: &mut RequestFields) -> Result<(bool, bool), ApiError> 
     Ok((include, options.bool("continuous_usage_stats")?.unwrap_or(false)))
 }
 
-/// A limit by any of its names; llama.cpp's clients write -1 for none.
+/// The limit by any of its names; -1 is no limit (llama.cpp).
 fn max_tokens(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for row in [&MAX_COMPLETION_TOKENS, &MAX_TOKENS, &N_PREDICT] {
@@ -217,7 +217,7 @@ fn logit_bias(fields: &mut RequestFields) -> Result<Vec<(TokenId, f32)>, ApiErro
     };
     let entry = |(id, bias): (Value, Value)| {
         let token = id.as_u64().or_else(|| id.as_str()?.parse().ok()).and_then(|id| u32::try_from(id).ok());
-        // llama.cpp's word for never.
+        // llama.cpp's form of a ban.
         let number = if bias == false { Some(-100.0) } else { bias.as_f64() };
         match (token, number.filter(|bias| (-100.0..=100.0).contains(bias))) {
             (Some(token), Some(bias)) => Ok((TokenId(token), bias as f32)),
@@ -241,7 +241,7 @@ fn logit_bias(fields: &mut RequestFields) -> Result<Vec<(TokenId, f32)>, ApiErro
     }
 }
 
-/// A random one unless the client gives one; -1 is llama.cpp's word for random.
+/// The seed; absent or -1 (llama.cpp) is random.
 fn seed(fields: &mut RequestFields) -> Result<u64, ApiError> {
     let given = fields.take(&SEED)?.filter(|&seed| seed != -1);
     Ok(given.map_or_else(|| u64::from_le_bytes(random()), |seed| seed as u64))
@@ -251,7 +251,7 @@ fn seed(fields: &mut RequestFields) -> Result<u64, ApiError> {
 pub(crate) fn stop(fields: &mut RequestFields, row: &Field<Texts>) -> Result<Vec<String>, ApiError> {
     let name = row.name();
     let mut texts = fields.take(row)?.unwrap_or_default();
-    // Some clients send an empty one for none.
+    // Some clients send an empty text for none.
     texts.retain(|text| !text.is_empty());
     if texts.len() > STOP_MAX || texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
         let message = format!("{name}: expected at most {STOP_MAX} texts of at most {STOP_BYTES_MAX} bytes");
@@ -262,13 +262,13 @@ pub(crate) fn stop(fields: &mut RequestFields, row: &Field<Texts>) -> Result<Vec
 
 fn priority(fields: &mut RequestFields) -> Result<i8, ApiError> {
     let priority = fields.take(&PRIORITY)?.unwrap_or(0);
-    // vLLM serves lower numbers first, the engine higher ones.
+    // Lower numbers are first in vLLM, higher ones in the engine.
     let refused =
         |_| ApiError::invalid("priority", format!("priority: expected -127 to 127, found {priority}"));
     i8::try_from(priority.saturating_neg()).map_err(refused)
 }
 
-/// Prompts are shared between requests of one key and one `cache_salt` only.
+/// The cache salt: a hash of key and `cache_salt`.
 fn salt(fields: &mut RequestFields, key: Option<&str>) -> Result<Option<[u8; 32]>, ApiError> {
     let salt = fields.take(&CACHE_SALT)?;
     if let Some(salt) = &salt {

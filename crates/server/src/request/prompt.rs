@@ -6,24 +6,24 @@ use ottava::{Engine, Request, TokenId};
 
 use crate::error::ApiError;
 
-/// A prompt, and how its answers are read.
+/// A prompt, with the tools of its answers.
 #[derive(Debug)]
 pub(crate) struct Prompt {
     pub(crate) ids: Vec<TokenId>,
-    /// Continues it, by no parameters yet.
+    /// Continues the prompt; parameters are applied for each choice.
     pub(crate) request: Request,
-    /// What may be called, where answers are more than text.
+    /// Tools of a chat; `None` for plain text.
     pub(crate) tools: Option<Tools>,
 }
 
 impl Prompt {
-    /// A prompt whose answers are text.
+    /// A prompt with plain text as its answer.
     pub(crate) fn plain(ids: Vec<TokenId>) -> Prompt {
         Prompt { request: Request::tokens(ids.clone()), ids, tools: None }
     }
 
-    /// The prompt of a chat, whose text may have to follow a grammar. It may take a second: what has to be enforced is
-    /// compiled here.
+    /// A chat's prompt, with an optional grammar for the answer's text. Compiling constraints here may take a
+    /// second.
     pub(crate) fn chat(
         engine: &Engine,
         ids: Vec<TokenId>,

@@ -1,7 +1,7 @@
 //! The table of request fields: a row for each field that a route reads, in groups that routes share.
 //!
-//! Parsing takes fields by these rows; `/openapi.json` has their schemas; each group is a section of `docs/server.md`.
-//! The tests of `api/openapi.rs` hold the three equal.
+//! Parsing takes fields by these rows; `/openapi.json` has their schemas; each group is a section of
+//! `docs/server.md`. The tests of `api/openapi.rs` hold the three equal.
 
 use crate::request::fields::{Field, Group, Row, field, shaped};
 use crate::request::kinds::{Count, Flag, Integer, List, NoEffect, NoOp, Number, Object, Raw, Text, Texts};

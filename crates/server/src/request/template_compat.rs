@@ -1,5 +1,4 @@
-//! Messages as one template or another insists on them: each function is a way to write them that changes nothing of
-//! what is said.
+//! Rewrites messages for chat templates with special demands. No rewriting changes the content.
 
 use std::mem;
 
@@ -8,10 +7,10 @@ use serde_json::Value;
 
 use crate::ids::sha256;
 
-/// Characters of the ids of calls that the templates of some models take, all of them letters and digits.
+/// Length of call ids, letters and digits, in Mistral's templates.
 const ID_CHARACTERS: usize = 9;
 
-/// The arguments of calls as texts. Most templates take an object.
+/// Writes the arguments of calls as JSON text. Most templates expect an object.
 pub(crate) fn arguments_as_texts(messages: &mut [Message]) -> bool {
     let calls = messages.iter_mut().filter_map(|message| message.tool_calls.as_mut()).flatten();
     let arguments = calls.filter_map(|call| call.0.pointer_mut("/function/arguments"));
@@ -19,8 +18,8 @@ pub(crate) fn arguments_as_texts(messages: &mut [Message]) -> bool {
     objects.map(|arguments| *arguments = arguments.to_string().into()).count() > 0
 }
 
-/// Ids of calls as the templates of Mistral's models take them. An id becomes the same one wherever it stands, so that
-/// the prompt of the next turn begins as this one does.
+/// Shortens ids of calls as Mistral's templates require. The mapping is stable, so that the next turn's
+/// prompt begins with this one.
 pub(crate) fn short_ids(messages: &mut [Message]) -> bool {
     let mut changed = false;
     for message in messages {
@@ -35,7 +34,7 @@ pub(crate) fn short_ids(messages: &mut [Message]) -> bool {
     changed
 }
 
-/// Makes an id short, unless it is.
+/// Shortens an id, unless it fits.
 fn shorten(id: &mut String) -> bool {
     if id.len() == ID_CHARACTERS && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return false;
@@ -50,8 +49,8 @@ fn shorten(id: &mut String) -> bool {
     true
 }
 
-/// A user's turns that follow each other as one, and what a user says behind a tool's results as the end of the last one:
-/// where roles have to alternate, there is no other place for it.
+/// Joins consecutive user turns, and appends a user's text after a tool's results to the last result:
+/// templates with strictly alternating roles have no other place for it.
 pub(crate) fn join(messages: &mut Vec<Message>) -> bool {
     let before = messages.len();
     let mut joined: Vec<Message> = Vec::with_capacity(before);

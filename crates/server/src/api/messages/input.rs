@@ -1,4 +1,4 @@
-//! The conversation of `/v1/messages`: a system text, messages of blocks, and what may be called.
+//! The conversation of `/v1/messages`: a system text, messages of blocks, and tools.
 
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::{Map, Value, json};
@@ -12,9 +12,9 @@ use crate::request::table::{
     CACHE_CONTROL, MESSAGES, MESSAGES_TOOL_CHOICE, MESSAGES_TOOLS, OUTPUT_CONFIG, SYSTEM, THINKING,
 };
 
-/// What this API calls a tool's parameters.
+/// This API's name for a tool's parameters.
 const SCHEMA: &str = "input_schema";
-/// What the parts of a system text and of a tool's result may be.
+/// Types of parts in a system text and in a tool's result.
 const TEXTS: &[&str] = &["text"];
 
 /// A format for the answer, in the form of chat's `response_format`.
@@ -57,7 +57,7 @@ fn role(message: &mut Fields) -> Result<&'static str, ApiError> {
     }
 }
 
-/// A message: a text, or blocks. Texts that follow each other are one.
+/// Reads a message: a text, or blocks. Consecutive text blocks are joined.
 fn read(turns: &mut Turns, role: &str, mut message: Fields) -> Result<(), ApiError> {
     let expected = "a text or a list of blocks";
     let content = message.take("content").ok_or_else(|| message.missing("content", expected))?;
@@ -88,11 +88,11 @@ fn say(turns: &mut Turns, role: &str, said: &mut Vec<String>) {
     }
 }
 
-/// A block that is no text.
+/// Reads a block of another type than text.
 fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result<(), ApiError> {
     match (role, kind) {
         ("assistant", "thinking") => turns.think(block.needed("thinking")?),
-        // Another server's, for its own eyes.
+        // Encrypted reasoning of another server.
         ("assistant", "redacted_thinking") => {}
         ("assistant", "tool_use") => {
             let (id, name) = (block.needed("id")?, block.needed("name")?);
@@ -104,7 +104,7 @@ fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result
             let content = block.take("content").unwrap_or_else(|| "".into());
             turns.result(id, text(&block.place("content"), content, TEXTS)?);
         }
-        // Its tools ran there, and what they found is in the text.
+        // Hosted tools ran at the other server; their results are in the text.
         ("assistant", kind) if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
         ("assistant", _) => return Err(unknown_type(&block, kind, "text, thinking or tool_use")),
         _ => return Err(unknown_type(&block, kind, "text or tool_result: this model reads text")),
@@ -112,7 +112,7 @@ fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result
     Ok(())
 }
 
-/// The tools that may be called, and how.
+/// The tools with their choice.
 fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     let is_function = |tool: &Value| tool["type"].is_null() || tool["type"] == "custom";
     let tools = tools(&fields.take(&MESSAGES_TOOLS)?.unwrap_or_default(), SCHEMA, is_function)?;
@@ -131,7 +131,7 @@ fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     Ok(if choice.bool("disable_parallel_tool_use")? == Some(true) { tools.single() } else { tools })
 }
 
-/// Whether the model thinks first, which in this API it does if the request says so. How long is its own business.
+/// Whether reasoning is enabled. This API has it off by default; a budget is ignored.
 fn thinks(fields: &mut RequestFields) -> Result<bool, ApiError> {
     let Some(mut thinking) = fields.inner(&THINKING)? else { return Ok(false) };
     let kind = thinking.needed("type")?;

@@ -1,5 +1,5 @@
-//! `/v1/messages`: Anthropic's API. `input` reads the conversation, `output` writes the answer's blocks and events. What goes
-//! wrong before an answer is in this API's form, too: the gate sees to it.
+//! `/v1/messages`: Anthropic's API. `input` reads the conversation, `output` writes blocks and events. The
+//! middleware converts errors before an answer to this API's form.
 
 mod input;
 mod output;
@@ -82,7 +82,7 @@ pub(crate) async fn create(
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }
 
-/// The number of tokens of the prompt that an answer would begin with.
+/// Number of tokens of the prompt that an answer would begin with.
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     Typed(request, ignored): Typed<CountRequest>,
@@ -92,12 +92,12 @@ pub(crate) async fn count_tokens(
     Ok(ignored.onto(json_body(&json!({"input_tokens": count})).into_response()))
 }
 
-/// An error by this API's name of the field.
+/// Renames chat's fields in an error to this API's.
 fn own(error: ApiError) -> ApiError {
     error.renamed("response_format", "output_config.format")
 }
 
-/// The message before its first block. How much of the prompt is in the cache is known at its end.
+/// The message before its first block. The number of cached tokens follows at the end.
 fn shell(app: &App, prompt: usize) -> Value {
     json!({
         "id": format!("msg_{}", random_hex::<12>()),

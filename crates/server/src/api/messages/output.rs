@@ -1,4 +1,4 @@
-//! The answer of `/v1/messages`: blocks, each with events from its beginning to its end.
+//! The answer of `/v1/messages`: blocks with their events.
 
 use ottava::engine::Usage;
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use crate::answer::stream::{ResponseFormat, Wire};
 use crate::answer::{Output, Piece};
 use crate::error::ApiError;
 
-/// The events of a message.
+/// Events of a message.
 pub(crate) struct Blocks {
-    /// The message as it was before its first block.
+    /// The message before its first block.
     shell: Value,
     sections: Sections,
-    /// What the open block's events have as their delta: its type and its text's name.
+    /// Type and field name of the open block's deltas.
     delta: (&'static str, &'static str),
-    /// How many blocks have ended.
+    /// Number of ended blocks.
     ended: usize,
     usage: Usage,
     stop_reason: &'static str,
@@ -47,7 +47,7 @@ impl Blocks {
             }
             Step::More(text) => vec![self.delta(self.delta, text)],
             Step::Close => {
-                // Clients give a thought back with its signature. Here nothing depends on it.
+                // Clients return reasoning with its signature; nothing here depends on it.
                 let signed = self.shell["id"].as_str().filter(|_| self.delta == THINKING);
                 let mut events: Vec<Value> = signed
                     .map(|id| self.delta(("signature_delta", "signature"), id.to_owned()))
@@ -80,7 +80,7 @@ const TEXT: (&str, &str) = ("text_delta", "text");
 const THINKING: (&str, &str) = ("thinking_delta", "thinking");
 const INPUT: (&str, &str) = ("input_json_delta", "partial_json");
 
-/// A block at its beginning, and what its deltas are.
+/// A block at its beginning, with the type and field name of its deltas.
 fn block(section: Section) -> (Value, (&'static str, &'static str)) {
     match section {
         Section::Text => (json!({"type": "text", "text": ""}), TEXT),
@@ -117,7 +117,7 @@ impl ResponseFormat for Blocks {
 
     fn end(&mut self) -> Vec<Value> {
         let usage = &self.usage;
-        // In this API what came from the cache is counted apart.
+        // This API counts cached tokens separately.
         let usage = json!({
             "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
             "cache_creation_input_tokens": 0,
@@ -168,7 +168,7 @@ impl ResponseFormat for Blocks {
     }
 }
 
-/// Adds a delta to its block. A call's input is text until it is whole.
+/// Adds a delta to its block. A call's input is text until it is complete.
 fn add(block: &mut Value, delta: &Value) {
     for name in ["text", "thinking", "signature"] {
         if let Some(text) = block.get_mut(name) {
@@ -181,7 +181,7 @@ fn add(block: &mut Value, delta: &Value) {
     }
 }
 
-/// A call's whole input. One that was cut is no JSON: Anthropic's clients know it by this name.
+/// A call's complete input. A truncated one is no JSON; Anthropic's clients expect it under this name.
 fn object(input: Value) -> Value {
     let Value::String(text) = input else { return input };
     match serde_json::from_str(&text) {

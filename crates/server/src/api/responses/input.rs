@@ -1,4 +1,4 @@
-//! The input of `/v1/responses`: a text, or items, and what may be called.
+//! The input of `/v1/responses`: a text or items, and tools.
 
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::Value;
@@ -13,11 +13,11 @@ use crate::request::table::{
     RESPONSES_TOOL_CHOICE, RESPONSES_TOOLS, STORED_PROMPT,
 };
 
-/// What this API calls a tool's parameters.
+/// This API's name for a tool's parameters.
 const SCHEMA: &str = "parameters";
-/// What a message's parts may be.
+/// Types of a message's parts.
 const TEXTS: &[&str] = &["input_text", "output_text", "text", "refusal"];
-/// Calls of tools that ran at another server. What they found is in its text.
+/// Calls of hosted tools. Their results are in the text of the server that ran them.
 const HOSTED: &[&str] = &[
     "web_search_call",
     "file_search_call",
@@ -26,7 +26,7 @@ const HOSTED: &[&str] = &[
     "mcp_list_tools",
     "mcp_call",
 ];
-/// What a thought's parts may be.
+/// Types of a reasoning item's parts.
 const THOUGHTS: &[&str] = &["reasoning_text", "summary_text"];
 
 /// Takes the conversation. Fields that need a stored state are refused.
@@ -56,7 +56,7 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<Conversation, A
     Ok(Conversation::new(turns.messages(), options(fields, effort)?, tools))
 }
 
-/// The functions that may be called, and how.
+/// The functions with their choice.
 fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     let mut tools = tools(&fields.take(&RESPONSES_TOOLS)?.unwrap_or_default(), SCHEMA, is_function)?;
     let (choice, allowed) = choice(fields)?;
@@ -67,7 +67,7 @@ fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     Ok(if fields.take(&RESPONSES_PARALLEL)? == Some(false) { tools.single() } else { tools })
 }
 
-/// `tool_choice` in this API's form; with the names of those allowed, if not all are.
+/// `tool_choice` in this API's form, and the names of the allowed tools if not all are.
 fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let value = match fields.take(&RESPONSES_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
@@ -92,7 +92,7 @@ pub(super) fn is_function(tool: &Value) -> bool {
     tool["type"] == "function"
 }
 
-/// An item of the input.
+/// Reads an item of the input.
 fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
     let kind = item.string("type")?.unwrap_or_else(|| "message".into());
     match kind.as_str() {
@@ -133,7 +133,7 @@ fn content(item: &mut Fields, name: &str, types: &[&str]) -> Result<String, ApiE
     text(&item.place(name), content, types)
 }
 
-/// A thought itself; where there is none, its summary. Another server's encrypted one says nothing here.
+/// The reasoning text, or else its summary. Encrypted reasoning of another server is dropped.
 fn thought(item: &mut Fields) -> Result<String, ApiError> {
     let mut thought = |name: &str| match item.take(name) {
         Some(parts) => text(&item.place(name), parts, THOUGHTS),

@@ -1,5 +1,5 @@
-//! `/v1/responses`: OpenAI's API for agents, without a memory of its own. `input` reads what came before, `output` writes
-//! the answer's items and events.
+//! `/v1/responses`: OpenAI's API for agents, stateless. `input` reads the conversation so far, `output`
+//! writes items and events.
 
 mod input;
 mod output;
@@ -68,7 +68,7 @@ pub(crate) async fn create(
     Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
 }
 
-/// The number of tokens of an input.
+/// Number of tokens of an input.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     Typed(request, ignored): Typed<CountRequest>,
@@ -79,7 +79,7 @@ pub(crate) async fn input_tokens(
     Ok(ignored.onto(json_body(&answer).into_response()))
 }
 
-/// The parameters of this API, then those that it shares with chat.
+/// Parameters of this API, then those shared with chat.
 fn params(fields: &mut RequestFields, key: Option<&str>) -> Result<Params, ApiError> {
     fields.take(&RESPONSES_N)?;
     fields.take(&BACKGROUND)?;
@@ -99,12 +99,12 @@ fn params(fields: &mut RequestFields, key: Option<&str>) -> Result<Params, ApiEr
     Ok(params)
 }
 
-/// An error by this API's name of the field.
+/// Renames chat's fields in an error to this API's.
 fn own(error: ApiError) -> ApiError {
     error.renamed("response_format", "text.format").renamed("messages", "input")
 }
 
-/// `text.format` in the form of chat's `response_format`, which has a schema one deeper.
+/// `text.format` in the form of chat's `response_format`, which nests the schema one level deeper.
 fn format(fields: &mut RequestFields) -> Result<Option<Map<String, Value>>, ApiError> {
     let Some(mut text) = fields.inner(&TEXT_FORMAT)? else { return Ok(None) };
     let Some(mut format) = text.object("format")? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The answer of `/v1/responses`: items, each with events from its beginning to its end.
+//! The answer of `/v1/responses`: items with their events.
 
 use ottava::engine::Usage;
 use serde_json::{Value, json};
@@ -9,23 +9,23 @@ use crate::answer::{Output, Piece};
 use crate::error::ApiError;
 use crate::ids::{now, random_hex};
 
-/// The item that is open.
+/// The open item.
 struct Item {
-    /// What its events are named after: `response.output_text`.
+    /// Prefix of its events' types, such as `response.output_text`.
     events: &'static str,
-    /// The item as it was added, without content.
+    /// The item at its beginning, without content.
     value: Value,
-    /// Its text or its arguments so far.
+    /// Text or arguments so far.
     text: String,
 }
 
-/// The events of a response.
+/// Events of a response.
 pub(crate) struct Items {
-    /// The response as it was before its first item.
+    /// The response before its first item.
     shell: Value,
     sections: Sections,
     open: Option<Item>,
-    /// The items that have ended.
+    /// Ended items.
     output: Vec<Value>,
     sequence: u64,
     usage: Usage,
@@ -54,7 +54,7 @@ impl Items {
         event
     }
 
-    /// An event about the open item or its part, if it has parts.
+    /// An event of the open item, or of its part if it has parts.
     fn about(&mut self, kind: &str, item: &Item, fields: Value) -> Value {
         let mut place = json!({"item_id": item.value["id"], "output_index": self.output.len()});
         if item.has_parts() {
@@ -118,7 +118,7 @@ impl Items {
         events
     }
 
-    /// The response as it stands now.
+    /// The response so far.
     fn response(&self, status: &str) -> Value {
         let mut response = self.shell.clone();
         response["status"] = status.into();
@@ -178,7 +178,7 @@ impl ResponseFormat for Items {
         self.shell.clone()
     }
 
-    /// The last event has all of it.
+    /// The last event has the whole response.
     fn fold(&self, whole: &mut Value, mut chunk: Value) {
         if let Some(response) = chunk.get_mut("response") {
             *whole = response.take();
@@ -215,12 +215,12 @@ impl Item {
         item
     }
 
-    /// A call's arguments are the item's own.
+    /// Whether the content is in parts. A call's arguments are a field of the item.
     fn has_parts(&self) -> bool {
         self.value["type"] != "function_call"
     }
 
-    /// The one part, as far as it is.
+    /// The only part, so far.
     fn part(&self) -> Value {
         if self.value["type"] == "reasoning" {
             return json!({"type": "reasoning_text", "text": self.text});
@@ -228,7 +228,7 @@ impl Item {
         json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []})
     }
 
-    /// The fields of an event that has a text.
+    /// Fields of an event with a text.
     fn with(&self, name: &str, text: String) -> Value {
         let mut fields = json!({});
         fields[name] = text.into();
