@@ -6,6 +6,7 @@
 //! sends it, `relay` streams the answer back.
 
 mod forward;
+mod probe;
 mod relay;
 mod upstream;
 mod worker;

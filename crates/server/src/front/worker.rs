@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Model;
+use super::probe::{get, unready};
 use crate::ServeError;
 use crate::http::auth::Phase;
 use crate::ids::now;
@@ -373,30 +373,6 @@ async fn address(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<SocketAddr
 
 fn ended(status: std::io::Result<ExitStatus>) -> String {
     status.map_or_else(|error| error.to_string(), |status| status.to_string())
-}
-
-/// The reason why a process is permanently not ready: a lost engine or a hanging step. `None` if it is ready.
-async fn unready(address: SocketAddr) -> std::io::Result<Option<String>> {
-    match get(address, "/ready", "").await? {
-        (true, _) => Ok(None),
-        (false, body) => match body["reason"].as_str() {
-            Some(reason) => Ok(Some(reason.to_owned())),
-            None => Err(std::io::ErrorKind::InvalidData.into()),
-        },
-    }
-}
-
-/// GET over a bare socket: whether the status is 200, and the body's JSON.
-async fn get(address: SocketAddr, path: &str, key: &str) -> std::io::Result<(bool, Value)> {
-    let mut stream = TcpStream::connect(address).await?;
-    let head =
-        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(1 << 16).read_to_end(&mut answer).await?;
-    let answer = String::from_utf8_lossy(&answer);
-    let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
-    Ok((answer.starts_with("HTTP/1.1 200"), body.unwrap_or_default()))
 }
 
 #[cfg(all(test, unix))]
