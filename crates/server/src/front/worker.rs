@@ -1,4 +1,4 @@
-//! One model's process: started when it is wanted, watched, started again when it ends.
+//! A model's process: started on demand, watched, and restarted after its end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,25 +28,25 @@ const SILENCES_MAX: usize = 3;
 const PERIOD: Duration = Duration::from_secs(600);
 /// Longest time for an idle process to exit after its input is closed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long a request waits for its model.
+/// Longest wait of a request for its model to load.
 const LOAD_MAX: Duration = Duration::from_secs(600);
-/// How long a process that has broken a connection may take to end.
+/// Longest wait for the end of a process that has broken a connection.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Why a request does not wait for its model.
+/// Error text once the server is stopping.
 const STOPPING: &str = "the server is stopping";
 
-/// Where a model's process is.
+/// State of a model's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// There is none, or it loads.
+    /// No process, or one that is loading.
     Down,
-    /// It answers there.
+    /// Ready at an address, in the given run.
     Up { address: SocketAddr, run: u64 },
-    /// It ended too often.
+    /// Ended too often.
     GivenUp(String),
 }
 
-/// How a process's life ended.
+/// Reason of a process's end.
 enum End {
     /// The front's end.
     Stopped,
