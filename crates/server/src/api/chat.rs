@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
-use crate::api::typed::{ApiRequest, Typed};
+use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::ApiError;
 use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
-use crate::request::fields::{Group, RequestFields};
+use crate::request::fields::RequestFields;
 use crate::request::params::Params;
 use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
 use crate::state::App;
@@ -28,8 +28,7 @@ pub(crate) struct ChatRequest {
 }
 
 impl ApiRequest for ChatRequest {
-    const GROUPS: &'static [&'static [&'static Group]] =
-        &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ChatRequest, ApiError> {

@@ -14,10 +14,10 @@ use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
-use crate::api::typed::{ApiRequest, Typed};
+use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::ApiError;
 use crate::ids::random_hex;
-use crate::request::fields::{Group, RequestFields};
+use crate::request::fields::RequestFields;
 use crate::request::params::Params;
 use crate::request::prompt::Prompt;
 use crate::request::table::{COMPLETION_LOGPROBS, COMPLETIONS, ECHO, GENERATION, PROMPT, SUFFIX};
@@ -36,7 +36,7 @@ pub(crate) struct CompletionRequest {
 }
 
 impl ApiRequest for CompletionRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&COMPLETIONS], GENERATION];
+    const GROUPS: Groups = &[&[&COMPLETIONS], GENERATION];
     const REQUIRED: &'static [&'static str] = &["prompt"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<CompletionRequest, ApiError> {

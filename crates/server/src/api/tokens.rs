@@ -9,11 +9,11 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
-use crate::api::typed::{ApiRequest, Typed};
+use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::{ApiError, json_body};
 use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
-use crate::request::fields::{Group, RequestFields};
+use crate::request::fields::RequestFields;
 use crate::request::table::{
     ADD_SPECIAL, ADD_SPECIAL_TOKENS, CACHE_SALT, CHAT_INPUT, DETOKENIZE, PARSE_SPECIAL, PRIORITY, RENDER,
     RETURN_TOKEN_STRS, STREAM, TEMPLATE, TOKENIZE, TOKENIZE_CONTENT, TOKENIZE_PROMPT, TOKENIZE_TEXT,
@@ -37,7 +37,7 @@ pub(crate) struct TokenizeRequest {
 }
 
 impl ApiRequest for TokenizeRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&TOKENIZE, &CHAT_INPUT, &TEMPLATE]];
+    const GROUPS: Groups = &[&[&TOKENIZE, &CHAT_INPUT, &TEMPLATE]];
     const REQUIRED: &'static [&'static str] = &[];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<TokenizeRequest, ApiError> {
@@ -113,7 +113,7 @@ pub(crate) struct DetokenizeRequest {
 }
 
 impl ApiRequest for DetokenizeRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&DETOKENIZE]];
+    const GROUPS: Groups = &[&[&DETOKENIZE]];
     const REQUIRED: &'static [&'static str] = &["tokens"];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<DetokenizeRequest, ApiError> {
@@ -152,7 +152,7 @@ pub(crate) struct CountRequest {
 }
 
 impl ApiRequest for CountRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&CHAT_INPUT, &TEMPLATE]];
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE]];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {
@@ -178,7 +178,7 @@ pub(crate) struct RenderRequest {
 }
 
 impl ApiRequest for RenderRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&CHAT_INPUT, &TEMPLATE, &RENDER]];
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &RENDER]];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<RenderRequest, ApiError> {

@@ -13,10 +13,13 @@ use crate::request::fields::{Group, RequestFields, Row};
 use crate::request::table::{EVERY_REQUEST, MODEL};
 use crate::state::App;
 
+/// Groups of a route's fields, in lists that routes share.
+pub(crate) type Groups = &'static [&'static [&'static Group]];
+
 /// A request of a route.
 pub(crate) trait ApiRequest: Sized + Send {
     /// Groups of the fields that [`ApiRequest::read`] takes. Of two rows with one name the first counts.
-    const GROUPS: &'static [&'static [&'static Group]];
+    const GROUPS: Groups;
     /// Names of the required fields.
     const REQUIRED: &'static [&'static str];
 

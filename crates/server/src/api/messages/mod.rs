@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use crate::answer::stream::respond;
 use crate::api::chat::begin;
 use crate::api::tokens::ids_of;
-use crate::api::typed::{ApiRequest, Typed};
+use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::{ApiError, json_body};
 use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
-use crate::request::fields::{Group, RequestFields};
+use crate::request::fields::RequestFields;
 use crate::request::params::{Params, stop};
 use crate::request::table::{
     CONTAINER, GENERATION, MCP_SERVERS, MESSAGES_COUNT, MESSAGES_INPUT, MESSAGES_MAX_TOKENS, MESSAGES_N,
@@ -32,8 +32,7 @@ pub(crate) struct MessagesRequest {
 }
 
 impl ApiRequest for MessagesRequest {
-    const GROUPS: &'static [&'static [&'static Group]] =
-        &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_OUTPUT], GENERATION];
+    const GROUPS: Groups = &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_OUTPUT], GENERATION];
     const REQUIRED: &'static [&'static str] = &["messages", "max_tokens"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<MessagesRequest, ApiError> {
@@ -59,7 +58,7 @@ pub(crate) struct CountRequest {
 }
 
 impl ApiRequest for CountRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_COUNT]];
+    const GROUPS: Groups = &[&[&MESSAGES_INPUT, &TEMPLATE, &MESSAGES_COUNT]];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {

@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::stream::respond;
 use crate::api::chat::begin;
 use crate::api::tokens::ids_of;
-use crate::api::typed::{ApiRequest, Typed};
+use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::{ApiError, json_body, wrong};
 use crate::ids::{now, random_hex};
 use crate::request::conversation::Conversation;
-use crate::request::fields::{Group, RequestFields, Row};
+use crate::request::fields::{RequestFields, Row};
 use crate::request::params::Params;
 use crate::request::table::*;
 use crate::state::App;
@@ -31,8 +31,7 @@ pub(crate) struct ResponsesRequest {
 }
 
 impl ApiRequest for ResponsesRequest {
-    const GROUPS: &'static [&'static [&'static Group]] =
-        &[&[&RESPONSES_INPUT, &TEMPLATE, &RESPONSES_OUTPUT], GENERATION];
+    const GROUPS: Groups = &[&[&RESPONSES_INPUT, &TEMPLATE, &RESPONSES_OUTPUT], GENERATION];
     const REQUIRED: &'static [&'static str] = &["input"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ResponsesRequest, ApiError> {
@@ -48,7 +47,7 @@ pub(crate) struct CountRequest {
 }
 
 impl ApiRequest for CountRequest {
-    const GROUPS: &'static [&'static [&'static Group]] = &[&[&RESPONSES_INPUT, &TEMPLATE]];
+    const GROUPS: Groups = &[&[&RESPONSES_INPUT, &TEMPLATE]];
     const REQUIRED: &'static [&'static str] = &["input"];
 
     fn read(fields: &mut RequestFields, _: Option<&str>) -> Result<CountRequest, ApiError> {
