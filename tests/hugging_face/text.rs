@@ -86,6 +86,14 @@ fn merges_are_pairs_or_lines() -> Outcome {
 /// Llama 3's expression, as its `tokenizer.json` has it; Qwen's has `\p{N}` in place of `\p{N}{1,3}`.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// DeepSeek V3's pre-tokenizer, which has characters where the table of rules has escapes.
+const DEEPSEEK3: &str = r##"{ "type": "Sequence", "pretokenizers": [
+    { "type": "Split", "pattern": { "Regex": "\\p{N}{1,3}" }, "behavior": "Isolated", "invert": false },
+    { "type": "Split", "pattern": { "Regex": "[一-龥\u3040-ゟ゠-ヿ]+" }, "behavior": "Isolated", "invert": false },
+    { "type": "Split", "pattern": { "Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+" }, "behavior": "Isolated", "invert": false },
+    { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false }
+] }"##;
+
 /// The pre-tokenizer of byte-level vocabularies that cut by an expression of their own.
 fn split(expression: &str, behavior: &str) -> Value {
     json!({ "type": "Sequence", "pretokenizers": [
@@ -107,6 +115,7 @@ fn rules_are_known_by_their_expressions() -> Outcome {
         (split(LLAMA3, "Isolated"), false, "dbrx"),
         (split(&qwen, "Isolated"), false, "qwen2"),
         (digits, false, "smollm"),
+        (serde_json::from_str(DEEPSEEK3)?, false, "deepseek-v3"),
     ];
     // Cuts that all rules make otherwise.
     let text = "12345;\n\n  x1 it'S\r\n 99 'twas";
