@@ -74,6 +74,15 @@ pub(crate) enum RunsOfUnknown {
     EachCharacter,
 }
 
+/// Unicode normalisation of text before it is split into tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "text"), allow(dead_code, reason = "for text to ids"))]
+pub(crate) enum Normalization {
+    None,
+    /// Canonical composition.
+    Nfc,
+}
+
 /// Added-token options: the effect of a token on adjacent text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edge {
@@ -106,6 +115,9 @@ pub(crate) struct VocabParts {
     pub(crate) spaces: Option<Spaces>,
     /// Present for SentencePiece-style vocabularies with merge rules instead of scores.
     pub(crate) by_rules: Option<RunsOfUnknown>,
+    /// Normalisation; `None` if the pre-tokenizer's name decides, as in GGUF.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) normalization: Option<Normalization>,
     /// Options of added tokens, where not default.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) edges: Vec<(TokenId, Edge)>,
@@ -135,6 +147,7 @@ impl VocabParts {
             add_bos: reader.flag(key::ADD_BOS),
             by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
+            normalization: None,
             edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })

@@ -141,6 +141,34 @@ fn rules_are_known_by_their_expressions() -> Outcome {
 }
 
 #[test]
+fn texts_are_composed_where_the_folder_asks_for_it() -> Outcome {
+    let nfc = json!({ "type": "NFC" });
+    let qwen = split(&LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"), "Isolated");
+    let sequence = |steps: Value| json!({ "type": "Sequence", "normalizers": steps });
+    let cases = [
+        (nfc.clone(), true),
+        (sequence(json!([nfc])), true),
+        // The pre-tokenizer's name alone does not decide in folders.
+        (sequence(json!([])), false),
+        (Value::Null, false),
+    ];
+    for (normalizer, is_composed) in cases {
+        let folder = changed(|json| {
+            json["normalizer"] = normalizer.clone();
+            json["pre_tokenizer"] = qwen.clone();
+        })?;
+        let tokenizer = tokenizer(&folder)?;
+        let ids = |text: &str| tokenizer.encode(text, Special::Text, AddBos::No);
+        let (composed, decomposed) =
+            ("Vi\u{1ec7}t \u{e9}, \u{d55c}", "Vie\u{323}\u{302}t e\u{301}, \u{1112}\u{1161}\u{11ab}");
+        assert_eq!(ids(decomposed)? == ids(composed)?, is_composed, "{normalizer}");
+        let text = tokenizer.decode(&ids(decomposed)?);
+        assert_eq!(text, if is_composed { composed } else { decomposed });
+    }
+    Ok(())
+}
+
+#[test]
 fn tokenizers_of_other_kinds_are_refused_by_name() -> Outcome {
     let cases: [(&str, Value, &str); 8] = [
         ("/model/type", "Unigram".into(), "tokenizer.json: model.type: expected BPE, found Unigram"),

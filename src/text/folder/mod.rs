@@ -64,6 +64,7 @@ impl FolderText {
             ends,
             add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
             spaces: scheme.spaces(),
+            normalization: Some(scheme.normalization()),
             edges: pieces.edges,
             tokens: pieces.tokens,
             by_rules: scheme.by_rules(),

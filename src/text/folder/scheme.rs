@@ -1,7 +1,7 @@
 //! Kind of tokenizer in a `tokenizer.json`: byte-level BPE or SentencePiece-style, with normalisation and
 //! pre-tokenisation.
 
-use super::super::parts::RunsOfUnknown;
+use super::super::parts::{Normalization, RunsOfUnknown};
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
 use super::super::spaces::{MARK, SpacePrefix, Spaces};
@@ -22,7 +22,7 @@ pub(super) struct Scheme<'j> {
 /// Spelling of pieces.
 enum Kind {
     /// GPT-2's byte alphabet, with the named pre-tokenizer.
-    ByteLevel { pre: &'static str },
+    ByteLevel { pre: &'static str, normalization: Normalization },
     /// Plain text with a mark for spaces.
     SentencePiece(Spaces),
 }
@@ -64,8 +64,16 @@ impl<'j> Scheme<'j> {
     /// Name of the pre-tokenizer; empty for SentencePiece-style tokenizers.
     pub fn pre(&self) -> &'static str {
         match self.kind {
-            Kind::ByteLevel { pre } => pre,
+            Kind::ByteLevel { pre, .. } => pre,
             Kind::SentencePiece(_) => "",
+        }
+    }
+
+    /// Normalisation before bytes.
+    pub fn normalization(&self) -> Normalization {
+        match self.kind {
+            Kind::ByteLevel { normalization, .. } => normalization,
+            Kind::SentencePiece(_) => Normalization::None,
         }
     }
 
@@ -115,7 +123,7 @@ fn kind<'j>(step: &Object<'j>) -> Result<&'j str, WeightsError> {
 #[cfg(not(feature = "text"))]
 fn byte_level(_: &Object<'_>, _: &[Object<'_>], _: &[Object<'_>], _: bool) -> Result<Kind, WeightsError> {
     // Only the tokenizer needs the pre-tokenizer, and this build has none.
-    Ok(Kind::ByteLevel { pre: "gpt-2" })
+    Ok(Kind::ByteLevel { pre: "gpt-2", normalization: Normalization::None })
 }
 
 #[cfg(feature = "text")]
@@ -126,11 +134,11 @@ fn byte_level(
     whole: bool,
 ) -> Result<Kind, WeightsError> {
     for step in normalizers {
-        // Keyboards produce composed characters, and GGUF files have no normalisation step.
         if kind(step)? != "NFC" {
             return Err(step.refuse("type", "NFC before bytes", kind(step)?));
         }
     }
+    let normalization = if normalizers.is_empty() { Normalization::None } else { Normalization::Nfc };
     let mut expressions = Vec::new();
     for step in cutters {
         expressions.extend(expression(step)?);
@@ -144,7 +152,7 @@ fn byte_level(
             format!("{}{merged}", expressions.join(" then ")),
         )
     })?;
-    Ok(Kind::ByteLevel { pre })
+    Ok(Kind::ByteLevel { pre, normalization })
 }
 
 /// Regular expression of a pre-tokenisation step; `None` if the step does not split.
