@@ -9,7 +9,7 @@ use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
 use super::spaces::Spaces;
-use super::warnings::{Pieces, Warnings};
+use super::warnings::{Outside, Pieces, Warnings};
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
@@ -241,13 +241,15 @@ struct Ids {
 impl Ids {
     fn new(parts: &VocabParts, kinds: &mut [TokenKind], warnings: &mut Warnings) -> Ids {
         let count = parts.tokens.len();
-        let mut id = |id: Option<i64>, key| checked(id, key, count, warnings);
+        let mut outside = Outside::default();
+        let mut id = |id: Option<i64>, key| checked(id, key, count, &mut outside);
         let (bos, mut eos, mut unknown) =
             (id(parts.bos, key::BOS), id(parts.eos, key::EOS), id(parts.unknown, key::UNKNOWN));
         let padding = id(parts.padding, key::PADDING);
         let more = parts.ends.iter().map(|&end| (Some(end), key::EOS));
         let ends = [(parts.eot, key::EOT), (parts.eom, key::EOM)].into_iter().chain(more);
         let mut ends: Vec<TokenId> = ends.filter_map(|(end, key)| id(end, key)).collect();
+        outside.tell(count, warnings);
         let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
         let is_text = |kind: &&mut TokenKind| matches!(**kind, TokenKind::Normal | TokenKind::UserDefined);
         for id in [bos, eos, padding].into_iter().flatten().chain(ends.iter().copied()) {
@@ -307,12 +309,11 @@ fn token_id(index: usize) -> Option<TokenId> {
     u32::try_from(index).ok().map(TokenId)
 }
 
-fn checked(id: Option<i64>, key: &'static str, tokens: usize, warnings: &mut Warnings) -> Option<TokenId> {
+fn checked(id: Option<i64>, key: &'static str, tokens: usize, outside: &mut Outside) -> Option<TokenId> {
     let id = id?;
     let found = u32::try_from(id).ok().filter(|&id| (id as usize) < tokens).map(TokenId);
     if found.is_none() {
-        let key = warnings.name(key);
-        warnings.add(format_args!("`{key}`: expected a token id below {tokens}, found {id}: no such token"));
+        outside.add(key, id);
     }
     found
 }

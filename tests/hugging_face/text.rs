@@ -417,13 +417,13 @@ fn a_fault_of_many_tokens_is_one_warning() -> Outcome {
         added.push(json!({ "id": 300, "content": "<|user|>", "special": false }));
         json["model"]["vocab"].as_object_mut().expect("pieces").retain(|_, id| *id != 300);
     })?;
-    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999] }));
+    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999, 9998, -1] }));
     let tokenizer = tokenizer(&folder)?;
     let lines = tokenizer.vocab().warnings();
     let expected = [
         "`added_tokens`, \"<0>\" (and 95 more): left out, as the embedding table has no row",
         "`added_tokens`: \"<|user|>\" is taken for a control token, not for text",
-        "`eos_token_id`: expected a token id below",
+        "found 9999 (and 2 more): no such token",
         "`model.merges`: rules with a piece that is no token",
     ];
     for words in expected {

@@ -241,7 +241,7 @@ fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsEr
 /// Special token at the start of a text, if any. One at the end is dropped, because an answer continues the
 /// text.
 fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<&'j str>, WeightsError> {
-    let mut first = None;
+    let (mut first, mut ends_with_special) = (None, false);
     for step in flat(root, "post_processor", "processors")? {
         match kind(&step)? {
             // Affects only the offsets of tokens.
@@ -257,12 +257,13 @@ fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<
                     return Err(step.refuse("single", "at most one special token before the text", found));
                 }
                 first = before.iter().flatten().next().map(|token| token.text("id")).transpose()?.flatten();
-                if behind.iter().any(Option::is_some) {
-                    warnings.add("the tokenizer puts a special token behind a text: it is left out");
-                }
+                ends_with_special |= behind.iter().any(Option::is_some);
             }
             other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
         }
+    }
+    if ends_with_special {
+        warnings.add("the tokenizer puts a special token behind a text: it is left out");
     }
     Ok(first)
 }
