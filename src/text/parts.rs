@@ -103,6 +103,8 @@ pub(crate) struct VocabParts {
     pub(crate) scores: Option<Vec<f32>>,
     pub(crate) types: Option<Vec<u32>>,
     pub(crate) bos: Option<i64>,
+    /// Special tokens between BOS and a text.
+    pub(crate) after_bos: Vec<i64>,
     pub(crate) eos: Option<i64>,
     pub(crate) eot: Option<i64>,
     pub(crate) eom: Option<i64>,
@@ -138,6 +140,7 @@ impl VocabParts {
             scores: reader.array(key::SCORES, "numbers", scores),
             types: reader.array(key::TYPES, "integers", types),
             bos: reader.ids(key::BOS).first().copied(),
+            after_bos: Vec::new(),
             eos: eos.first().copied(),
             eot: reader.ids(key::EOT).first().copied(),
             eom: reader.ids(key::EOM).first().copied(),

@@ -35,7 +35,7 @@ pub enum Special {
     Text,
 }
 
-/// Whether an encoding starts with the BOS token.
+/// Whether an encoding starts with the BOS token, or with the tokens of [`Vocab::leading`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddBos {
     /// If the model expects it and the text does not start with it.
@@ -250,8 +250,10 @@ impl Tokenizer {
             before = stretch.end;
         }
         self.encode_plain(text, before..text.len(), &mut ids)?;
-        let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
-        ids.after(self.vocab.bos().filter(|_| wanted))
+        ids.after(match bos {
+            AddBos::AsModel => self.vocab.leading(),
+            AddBos::No => &[],
+        })
     }
 
     /// Minimum number of tokens of any text with this number of bytes, without BOS.

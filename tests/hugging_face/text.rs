@@ -249,6 +249,9 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
             &["</s>", "▁the"],
             0,
         ),
+        // As Whisper's: a token of the model, then one of the task.
+        (template(&[&begin, &end, &text]), &["<s>", "</s>", "▁the"], 0),
+        (template(&[&begin, &end, &text, &end]), &["<s>", "</s>", "▁the"], 1),
         (template(&[&text, &end]), &["▁the"], 1),
         (template(&[&begin, &text, &end]), &["<s>", "▁the"], 1),
     ];
@@ -258,9 +261,11 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
         let pieces: Vec<_> = ids.iter().filter_map(|&id| tokenizer.vocab().piece(id)).collect();
         assert_eq!((&pieces[..], tokenizer.vocab().warnings().len()), (expected, warnings), "{processor}");
     }
-    let two = "single: expected at most one special token before the text, found 2 special tokens";
+    let many = "single: expected at most 8 special tokens before the text, found 9";
+    let unknown = "expected special tokens of the vocabulary, found `<no>`";
     for (processor, expected) in [
-        (template(&[&begin, &end, &text]), two),
+        (template(&[[&begin; 9].as_slice(), &[&text]].concat()), many),
+        (template(&[&begin, &special("<no>"), &text]), unknown),
         (
             json!({ "type": "RobertaProcessing" }),
             "type: expected ByteLevel or TemplateProcessing, found Roberta",
@@ -268,6 +273,30 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
     ] {
         let error = read(processor).map(drop).expect_err("a refusal").to_string();
         assert!(error.contains("tokenizer.json: post_processor") && error.contains(expected), "{error}");
+    }
+    Ok(())
+}
+
+/// A text that starts with its own special token has those that follow, too. `add_bos_token` is about one token.
+#[test]
+fn several_leading_tokens_come_once() -> Outcome {
+    let special = |id: &str| json!({ "SpecialToken": { "id": id, "type_id": 0 } });
+    let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    let mut document = sentence_piece(replace, Value::Null);
+    document["post_processor"]["single"] =
+        json!([special("<s>"), special("</s>"), { "Sequence": { "id": "A", "type_id": 0 } }]);
+    for add_bos in [json!({ "bos_token": "</s>", "add_bos_token": false }), json!({})] {
+        let folder = Folder::of("llama")?.with("tokenizer.json", &document);
+        let tokenizer = tokenizer(&folder.with("tokenizer_config.json", &add_bos))?;
+        let encoded = |text, bos| -> Outcome<Vec<u32>> {
+            Ok(tokenizer.encode(text, Special::Parse, bos)?.iter().map(|id| id.0).collect())
+        };
+        assert_eq!(tokenizer.vocab().leading(), [TokenId(1), TokenId(2)]);
+        assert_eq!(encoded("", AddBos::AsModel)?, [1, 2]);
+        assert_eq!(encoded("</s>", AddBos::AsModel)?, [1, 2, 2]);
+        assert_eq!(encoded("<s><unk>", AddBos::AsModel)?, [1, 0]);
+        assert_eq!(encoded("<s>", AddBos::No)?, [1]);
+        assert!(tokenizer.encode_within("</s>", Special::Parse, AddBos::AsModel, 2).is_err());
     }
     Ok(())
 }

@@ -9,14 +9,17 @@ use super::super::warnings::Warnings;
 use super::needed;
 use crate::checkpoint::{Object, WeightsError};
 
+/// Maximum number of special tokens at the start of a text. Whisper has two.
+const LEADING_MAX: usize = 8;
+
 /// Configuration of a BPE tokenizer.
 pub(super) struct Scheme<'j> {
     kind: Kind,
     runs: RunsOfUnknown,
     /// Unknown token, for text outside the vocabulary.
     pub unknown: Option<&'j str>,
-    /// Special token at the start of a text.
-    pub first: Option<&'j str>,
+    /// Special tokens at the start of a text.
+    pub leading: Vec<&'j str>,
 }
 
 /// Spelling of pieces.
@@ -49,7 +52,7 @@ impl<'j> Scheme<'j> {
             Some(true) => RunsOfUnknown::OneToken,
             _ => RunsOfUnknown::EachCharacter,
         };
-        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
+        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, leading: leading(root, warnings)? })
     }
 
     /// Name of this kind in GGUF (`tokenizer.ggml.model`).
@@ -238,10 +241,9 @@ fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsEr
     Ok(())
 }
 
-/// Special token at the start of a text, if any. One at the end is dropped, because an answer continues the
-/// text.
-fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<&'j str>, WeightsError> {
-    let (mut first, mut ends_with_special) = (None, false);
+/// Special tokens at the start of a text. Those at the end are dropped, because an answer continues the text.
+fn leading<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Vec<&'j str>, WeightsError> {
+    let (mut leading, mut ends_with_special) = (Vec::new(), false);
     for step in flat(root, "post_processor", "processors")? {
         match kind(&step)? {
             // Affects only the offsets of tokens.
@@ -252,11 +254,12 @@ fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<
                 let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
                 let text = specials.iter().position(Option::is_none).unwrap_or(specials.len());
                 let (before, behind) = specials.split_at(text);
-                if before.len() > 1 {
-                    let found = format!("{} special tokens", before.len());
-                    return Err(step.refuse("single", "at most one special token before the text", found));
+                if before.len() > LEADING_MAX {
+                    let expected = format!("at most {LEADING_MAX} special tokens before the text");
+                    return Err(step.refuse("single", expected, before.len()));
                 }
-                first = before.iter().flatten().next().map(|token| token.text("id")).transpose()?.flatten();
+                let names = before.iter().flatten().map(|token| token.text("id"));
+                leading = names.filter_map(Result::transpose).collect::<Result<_, _>>()?;
                 ends_with_special |= behind.iter().any(Option::is_some);
             }
             other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
@@ -265,5 +268,5 @@ fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<
     if ends_with_special {
         warnings.add("the tokenizer puts a special token behind a text: it is left out");
     }
-    Ok(first)
+    Ok(leading)
 }
