@@ -50,6 +50,8 @@ mod limit;
 #[cfg(feature = "text")]
 mod merge;
 #[cfg(feature = "text")]
+mod normalize;
+#[cfg(feature = "text")]
 mod pairs;
 #[cfg(feature = "text")]
 mod pretokenize;

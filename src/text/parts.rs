@@ -74,6 +74,15 @@ pub(crate) enum RunsOfUnknown {
     EachCharacter,
 }
 
+/// Unicode normalisation of text before it is split into tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "text"), allow(dead_code, reason = "for text to ids"))]
+pub(crate) enum Normalization {
+    None,
+    /// Canonical composition.
+    Nfc,
+}
+
 /// Added-token options: the effect of a token on adjacent text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AddedTokenRule {
@@ -94,6 +103,8 @@ pub(crate) struct VocabParts {
     pub(crate) scores: Option<Vec<f32>>,
     pub(crate) types: Option<Vec<u32>>,
     pub(crate) bos: Option<i64>,
+    /// Special tokens between BOS and a text.
+    pub(crate) after_bos: Vec<i64>,
     pub(crate) eos: Option<i64>,
     pub(crate) eot: Option<i64>,
     pub(crate) eom: Option<i64>,
@@ -106,6 +117,9 @@ pub(crate) struct VocabParts {
     pub(crate) spaces: Option<Spaces>,
     /// Present for SentencePiece-style vocabularies with merge rules instead of scores.
     pub(crate) by_rules: Option<RunsOfUnknown>,
+    /// Normalisation; `None` if the pre-tokenizer's name decides, as in GGUF.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) normalization: Option<Normalization>,
     /// Options of added tokens, where not default.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) added_tokens: Vec<(TokenId, AddedTokenRule)>,
@@ -126,6 +140,7 @@ impl VocabParts {
             scores: reader.array(key::SCORES, "numbers", scores),
             types: reader.array(key::TYPES, "integers", types),
             bos: reader.ids(key::BOS).first().copied(),
+            after_bos: Vec::new(),
             eos: eos.first().copied(),
             eot: reader.ids(key::EOT).first().copied(),
             eom: reader.ids(key::EOM).first().copied(),
@@ -135,6 +150,7 @@ impl VocabParts {
             add_bos: reader.flag(key::ADD_BOS),
             by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
+            normalization: None,
             added_tokens: if model == "llama" { added_tokens(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })

@@ -28,6 +28,7 @@ pub struct Vocab {
     longest: usize,
     kinds: Vec<TokenKind>,
     bos: Option<TokenId>,
+    leading: Vec<TokenId>,
     eos: Option<TokenId>,
     unknown: Option<TokenId>,
     stop_ids: Vec<TokenId>,
@@ -88,6 +89,10 @@ impl Vocab {
             bytes.push(&spelled);
             longest = longest.max(piece.len());
         }
+        let mut leading: Vec<TokenId> = parts.bos.into_iter().chain(parts.after_bos).collect();
+        if !parts.add_bos {
+            leading.clear();
+        }
         let mut vocab = Vocab {
             bytes,
             pieces: parts.tokens,
@@ -95,6 +100,7 @@ impl Vocab {
             longest,
             kinds: parts.kinds,
             bos: parts.bos,
+            leading,
             eos: parts.eos,
             unknown: parts.unknown,
             stop_ids: parts.ends,
@@ -210,6 +216,12 @@ impl Vocab {
     /// Whether the model expects [`Vocab::bos`] before a text.
     pub fn add_bos(&self) -> bool {
         self.add_bos
+    }
+
+    /// Special tokens that the model expects before a text: [`Vocab::bos`], and after it those of a tokenizer
+    /// with several (Whisper). Empty if it expects none.
+    pub fn leading(&self) -> &[TokenId] {
+        &self.leading
     }
 
     /// Whether a space is added before a text, as in SentencePiece.

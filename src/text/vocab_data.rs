@@ -9,7 +9,7 @@ use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
 use super::spaces::Spaces;
-use super::warnings::{Pieces, Warnings};
+use super::warnings::{Outside, Pieces, Warnings};
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
@@ -32,6 +32,8 @@ pub(crate) struct VocabData {
     #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
     pub(crate) scores: Vec<f32>,
     pub(crate) bos: Option<TokenId>,
+    /// Special tokens between BOS and a text.
+    pub(crate) after_bos: Vec<TokenId>,
     pub(crate) eos: Option<TokenId>,
     pub(crate) unknown: Option<TokenId>,
     /// End-of-turn, end-of-message and end-of-sequence tokens.
@@ -85,6 +87,7 @@ impl VocabData {
             kinds,
             scores,
             bos,
+            after_bos: ids.after_bos,
             eos: ids.eos,
             unknown: ids.unknown,
             ends: ids.ends,
@@ -233,6 +236,7 @@ fn tell(changed: &Pieces, kind: &str, warnings: &mut Warnings) {
 /// Special tokens.
 struct Ids {
     bos: Option<TokenId>,
+    after_bos: Vec<TokenId>,
     eos: Option<TokenId>,
     unknown: Option<TokenId>,
     ends: Vec<TokenId>,
@@ -241,16 +245,21 @@ struct Ids {
 impl Ids {
     fn new(parts: &VocabParts, kinds: &mut [TokenKind], warnings: &mut Warnings) -> Ids {
         let count = parts.tokens.len();
-        let mut id = |id: Option<i64>, key| checked(id, key, count, warnings);
+        let mut outside = Outside::default();
+        let mut id = |id: Option<i64>, key| checked(id, key, count, &mut outside);
         let (bos, mut eos, mut unknown) =
             (id(parts.bos, key::BOS), id(parts.eos, key::EOS), id(parts.unknown, key::UNKNOWN));
         let padding = id(parts.padding, key::PADDING);
+        let after_bos: Vec<TokenId> =
+            parts.after_bos.iter().filter_map(|&after| id(Some(after), key::BOS)).collect();
         let more = parts.ends.iter().map(|&end| (Some(end), key::EOS));
         let ends = [(parts.eot, key::EOT), (parts.eom, key::EOM)].into_iter().chain(more);
         let mut ends: Vec<TokenId> = ends.filter_map(|(end, key)| id(end, key)).collect();
+        outside.tell(count, warnings);
         let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
         let is_text = |kind: &&mut TokenKind| matches!(**kind, TokenKind::Normal | TokenKind::UserDefined);
-        for id in [bos, eos, padding].into_iter().flatten().chain(ends.iter().copied()) {
+        let others = after_bos.iter().chain(&ends).copied();
+        for id in [bos, eos, padding].into_iter().flatten().chain(others) {
             if let Some(kind) = kinds.get_mut(id.index()).filter(is_text)
                 && known::is_bracketed(spelled(id))
             {
@@ -276,7 +285,7 @@ impl Ids {
             warnings.add(format_args!("`{name}` is {}, the text {piece:?}: answers end there", id.0));
         }
         ends.extend(eos);
-        Ids { bos, eos, unknown, ends }
+        Ids { bos, after_bos, eos, unknown, ends }
     }
 
     fn guess_bos(&self, parts: &VocabParts, warnings: &mut Warnings) -> Option<TokenId> {
@@ -307,12 +316,11 @@ fn token_id(index: usize) -> Option<TokenId> {
     u32::try_from(index).ok().map(TokenId)
 }
 
-fn checked(id: Option<i64>, key: &'static str, tokens: usize, warnings: &mut Warnings) -> Option<TokenId> {
+fn checked(id: Option<i64>, key: &'static str, tokens: usize, outside: &mut Outside) -> Option<TokenId> {
     let id = id?;
     let found = u32::try_from(id).ok().filter(|&id| (id as usize) < tokens).map(TokenId);
     if found.is_none() {
-        let key = warnings.name(key);
-        warnings.add(format_args!("`{key}`: expected a token id below {tokens}, found {id}: no such token"));
+        outside.add(key, id);
     }
     found
 }

@@ -72,9 +72,7 @@ impl Perplexity {
         let mut total = Total::default();
         for (index, chunk) in ids.chunks_exact(chunk_tokens).take(chunks).enumerate() {
             let mut chunk = chunk.to_vec();
-            if let (true, Some(bos)) = (engine.vocab().add_bos(), engine.vocab().bos()) {
-                chunk[0] = bos;
-            }
+            chunk.iter_mut().zip(engine.vocab().leading()).for_each(|(id, leading)| *id = *leading);
             // nll[i] is of token i + 1, so this is the second half without its first token.
             total.add(&engine.score_from(&chunk, chunk_tokens / 2)?);
             if output::is_interactive() {

@@ -5,9 +5,13 @@
 //! word. That look-ahead is implemented by hand, so that the expressions need no backtracking and every text
 //! takes linear time. The table of names and rules is in `rules.rs`.
 
+#[cfg(feature = "safetensors")]
+mod meaning;
 mod rules;
 
 use super::error::TextError;
+#[cfg(feature = "safetensors")]
+use meaning::Meaning;
 use regex::Regex;
 use rules::{RULES, Rule, Spaces, Step};
 
@@ -42,14 +46,19 @@ impl PreTokenizer {
     }
 
     /// Name of the rule with these expressions, applied in order, as `tokenizer.json` has them; `None` if
-    /// there is no such rule.
+    /// there is no such rule. Expressions are compared by meaning.
     #[cfg(feature = "safetensors")]
     pub(crate) fn name_of(expressions: &[String], whole_words: WholeWords) -> Option<&'static str> {
-        let cuts: Vec<_> = expressions.iter().map(|expression| without_look_ahead(expression)).collect();
+        let wanted = expressions.iter().map(|expression| Meaning::of_expression(expression));
+        let wanted: Vec<Meaning> = wanted.collect::<Option<_>>()?;
         let same = |rule: &&Rule| {
-            let steps = rule.steps.iter().map(|step| (step.pattern, step.spaces));
             rule.whole_words == whole_words
-                && steps.eq(cuts.iter().map(|(cut, spaces)| (cut.as_str(), *spaces)))
+                && rule.steps.len() == wanted.len()
+                && rule
+                    .steps
+                    .iter()
+                    .zip(&wanted)
+                    .all(|(step, wanted)| Meaning::of_step(step).as_ref() == Some(wanted))
         };
         RULES.iter().find(same).and_then(|rule| rule.names.first()).copied()
     }
@@ -112,17 +121,6 @@ impl Cut {
 #[cfg(feature = "safetensors")]
 pub(crate) const GPT2_WORDS: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-
-/// An expression in the form of the table: without look-ahead.
-#[cfg(feature = "safetensors")]
-fn without_look_ahead(expression: &str) -> (String, Spaces) {
-    let Some(rest) = expression.strip_suffix(r"|\s+(?!\S)|\s+") else {
-        return (expression.to_owned(), Spaces::Kept);
-    };
-    let line_ends = rest.contains(r"\s*[\r\n]");
-    let spaces = if line_ends { Spaces::LastToWordButLineEnds } else { Spaces::LastToWord };
-    (format!(r"{rest}|\s+"), spaces)
-}
 
 fn unknown(name: &str) -> TextError {
     let supported: Vec<&str> = RULES.iter().flat_map(|rule: &Rule| rule.names).copied().collect();
