@@ -161,7 +161,8 @@ impl Tokenizer {
         Arc::get_mut(&mut self.vocab)
     }
 
-    /// Encodes a text, normalised to NFC if the model's own tokenizer does so. Bytes without a token in a byte-level vocabulary are dropped.
+    /// Encodes a text, normalised to NFC if the model's own tokenizer does so. Bytes without a token in a
+    /// byte-level vocabulary are dropped.
     ///
     /// # Errors
     /// [`TextError::Unencodable`] for a character without a token in a SentencePiece vocabulary that has

@@ -43,7 +43,7 @@ pub fn offline() -> Option<&'static str> {
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0"))
 }
 
-/// Absolute path of a program in `PATH`. Relative entries are skipped, because the current folder is untrusted.
+/// Absolute path of a program in `PATH`. Relative entries are skipped: the current folder is untrusted.
 pub fn program(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);

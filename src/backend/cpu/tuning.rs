@@ -4,9 +4,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The cache that software prefetches of weights fill while a single token is multiplied. A hint is an immediate
-/// of the instruction, so each one is another copy of the kernels: L1 is not offered, since it was never far better
-/// than both others.
+/// The cache that software prefetches of weights fill while a single token is multiplied. A hint is an
+/// immediate of the instruction, so each one is another copy of the kernels. L1 is not offered, since it was
+/// never far better than both others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefetchHint {
     /// `prefetcht1`, `pldl2keep`

@@ -1,5 +1,5 @@
-//! The frame of the matrix kernels: a panel of 32 weight rows times a block of tokens, and the epilogue. How
-//! a group is multiplied, per weight format, is in `formats`; what is prefetched, in `prefetch`.
+//! Loop nest of the matrix kernels: a panel of 32 weight rows times a block of tokens, and the epilogue.
+//! `formats` multiplies one group, per weight format; `prefetch` has the prefetches.
 //!
 //! ```text
 //! for K block (fits L1)               // more than one only with 8 to 16 tokens
@@ -29,7 +29,7 @@ use prefetch::Prefetcher;
 /// With fewer tokens the first block prefetches all weights (if it has more than one token), and panels are
 /// not cut into K blocks.
 const FEW: usize = 8;
-/// With more tokens panels are not cut either: the sums' way to memory and back would cost more than it
+/// With more tokens panels are not cut either: storing and loading the sums would cost more than it
 /// gains.
 const SEVERAL: usize = 16;
 
@@ -40,7 +40,7 @@ const LONG: usize = 64;
 /// Blocks of sixteen tokens for which AMX unpacks a panel's codes once.
 const BLOCKS: usize = 16;
 
-/// What a kernel does with its sums.
+/// Epilogue: the use of a kernel's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     /// `dst = y`
@@ -53,8 +53,8 @@ pub(crate) enum Finish {
     Activate(Activation),
 }
 
-/// [`run_panel`] for one format, or [`activate_panel`]. The last argument is where the weights begin that are
-/// read next.
+/// [`run_panel`] for one format, or [`activate_panel`]. The last argument is the address of the weights read
+/// next.
 pub(crate) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, *const u8);
 
 /// A product of all tokens with one packed matrix.
@@ -84,7 +84,7 @@ pub(crate) struct PanelArgs {
     pub(crate) first_panel: usize,
 }
 
-// SAFETY: who calls [`Kernel::run`] promises that the pointers are valid on every thread.
+// SAFETY: callers of [`Kernel::run`] promise that the pointers are valid on every thread.
 unsafe impl Send for PanelArgs {}
 // SAFETY: as above.
 unsafe impl Sync for PanelArgs {}
@@ -134,7 +134,7 @@ impl PanelArgs {
     }
 }
 
-/// Groups of a K block. A panel that stays in L1 (of `cache` bytes) beside what else is read is one K block.
+/// Groups of a K block. A panel that fits L1 (of `cache` bytes) with the activations is one K block.
 /// Otherwise a K block is at most a third of L1, so that the second block finds it there.
 pub(crate) fn k_block_groups(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
     if (FEW..=SEVERAL).contains(&tokens) && groups * group_bytes > cache / 6 * 5 {
@@ -154,8 +154,8 @@ struct KBlock {
     length: usize,
 }
 
-/// Multiplies one panel of a product with format `W` on instruction set `isa`. Prefetches what is read
-/// `next`, as a panel of the same length; `next` need not be valid.
+/// Multiplies one panel of a product with format `W` on instruction set `isa`. Prefetches
+/// the panel at `next`, of the same length; `next` need not be valid.
 ///
 /// # Safety
 /// As [`Kernel::run`]: `isa` is available, the panel exists, the pointers are valid for the
@@ -300,8 +300,8 @@ impl<W: Format> Panels<'_, W> {
         let args = self.args;
         let KBlock { from, to, .. } = k_block;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
-        // `groups · M` records from `start · groups` on, and in int8 as many behind all, with a byte each; the tokens'
-        // rows of `dst` exist, and as many sums, which the first K block writes.
+        // `groups · M` records from `start · groups` on, and in int8 as many residual records, with a byte
+        // each; the tokens' rows of `dst` exist, and as many sums, which the first K block writes.
         unsafe {
             let kept_at = |t: usize, m: usize| (&raw mut (*kept.add(m))[t]).cast::<f32>();
             let mut sums = [[L::splat(0.0); M]; T];
@@ -326,7 +326,7 @@ impl<W: Format> Panels<'_, W> {
                 }
                 _ => Prefetcher::none(),
             };
-            // From group `last` on, what is prefetched belongs to the next panel. Two loops instead of a test
+            // From group `last` on, prefetches reach the next panel. Two loops instead of a test
             // per group: a single token has so few instructions per group that a test would show.
             let long = M == 1 && args.groups >= LONG;
             let ahead = if long { W::AHEAD_LONG } else { W::AHEAD } / group_bytes;
@@ -344,7 +344,7 @@ impl<W: Format> Panels<'_, W> {
                     activations.skip(M);
                 }
             }
-            // Sums go through memory, so that the epilogue is one small loop and not `T · M` unrolled copies.
+            // Sums go through memory: the epilogue is one small loop instead of `T · M` unrolled copies.
             for t in 0..T {
                 for m in 0..M {
                     L::store(kept_at(t, m), sums[t][m]);
