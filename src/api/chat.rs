@@ -11,7 +11,7 @@ use crate::text::{ChatTemplate, Detokenizer};
 use crate::{
     Error,
     chat::Wanted,
-    constrain::{ConstraintError, Grammar},
+    constrain::{ConstraintError, Grammar, Source},
 };
 use crate::{Result, TokenId};
 
@@ -137,9 +137,10 @@ impl InferenceEngine {
         says: &Grammar,
     ) -> Result<Request> {
         tools.check().map_err(no_tools)?;
+        let source = says.source()?;
         // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
-        self.constrain(says)?;
-        Ok(self.keep_to(request, prompt, tools, Some(says))?.that_keeps_tools())
+        self.constraints()?.compile_source(says.field(), &source)?;
+        Ok(self.keep_to(request, prompt, tools, Some(&source))?.that_keeps_tools())
     }
 
     /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
@@ -150,7 +151,7 @@ impl InferenceEngine {
         request: Request,
         prompt: &[TokenId],
         tools: &Tools,
-        says: Option<&Grammar>,
+        says: Option<&Source>,
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
@@ -158,15 +159,14 @@ impl InferenceEngine {
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
-        let part = says.map(Grammar::part).transpose()?;
         let thoughts = self.thoughts_behind(prompt);
-        let wanted = Wanted { tools, says: part.as_deref(), thoughts, control: &control };
+        let wanted = Wanted { tools, says, thoughts, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
-        let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
+        let constraint = grammar.and_then(|grammar| self.constrain(&grammar));
         if tools.list.is_empty() && says.is_some() {
             // No tool is at fault.
             return Ok(request.mask(constraint?));

@@ -79,7 +79,12 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 
 /// Grammar for tools and their choice, without control tokens.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
-    format.grammar(&Wanted { tools, says: None, thoughts: Thoughts::Open, control: &[] }).expect("few bytes")
+    printed(format, &Wanted { tools, says: None, thoughts: Thoughts::Open, control: &[] }).expect("few bytes")
+}
+
+/// Text of the grammar of an answer.
+fn printed(format: ChatFormat, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
+    Ok(format.grammar(wanted)?.map(|grammar| grammar.built_text()))
 }
 
 /// Format without reasoning.
@@ -181,7 +186,7 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
     }
     let format = ChatFormat::of_name("hermes").expect("a format");
     let thinking =
-        format.grammar(&Wanted { tools: &tools(), says: None, thoughts: Thoughts::Begun, control: &[] });
+        printed(format, &Wanted { tools: &tools(), says: None, thoughts: Thoughts::Begun, control: &[] });
     assert!(takes(
         &thinking.expect("few bytes").expect("a grammar"),
         "So <tool_call> it is.\n</think>\n\nYes."
@@ -191,10 +196,12 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
 #[test]
 fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
-    let grammar = format("mistral")
-        .grammar(&Wanted { tools: &tools(), says: None, thoughts: Thoughts::Open, control: &control })
-        .expect("few bytes")
-        .expect("a grammar");
+    let grammar = printed(
+        format("mistral"),
+        &Wanted { tools: &tools(), says: None, thoughts: Thoughts::Open, control: &control },
+    )
+    .expect("few bytes")
+    .expect("a grammar");
     assert!(
         grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
     );
@@ -205,10 +212,12 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
         harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
     let format = ChatFormat::of_name("harmony").expect("a format");
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
-        let grammar = format
-            .grammar(&Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control })
-            .expect("few bytes")
-            .expect("a grammar");
+        let grammar = printed(
+            format,
+            &Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control },
+        )
+        .expect("few bytes")
+        .expect("a grammar");
         assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
         matcher(&grammar);
     }
@@ -229,7 +238,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
             tools.list[0].strict = true;
             let takes = |thoughts, text: &str| {
                 let wanted = Wanted { tools: &tools, says: None, thoughts, control: &[] };
-                takes(&format.grammar(&wanted).expect("few bytes").expect("a grammar"), text)
+                takes(&printed(format, &wanted).expect("few bytes").expect("a grammar"), text)
             };
             assert!(takes(Thoughts::Open, &thinking) && takes(Thoughts::Ended, call), "{name}");
             assert!(!takes(Thoughts::Ended, &thinking), "{name}");
@@ -239,9 +248,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
     let control = [("[TOOL_CALLS]".to_owned(), 5)];
     let mentions = |thoughts| {
         let wanted = Wanted { tools: &tools(), says: None, thoughts, control: &control };
-        ChatFormat::of_name("mistral")
-            .expect("a format")
-            .grammar(&wanted)
+        printed(ChatFormat::of_name("mistral").expect("a format"), &wanted)
             .expect("few bytes")
             .expect("a grammar")
             .contains("/think")
@@ -264,13 +271,14 @@ fn free_answers_have_no_grammar() {
 
 #[test]
 fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
-    let says = "%json {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let says = Grammar::json_schema(schema).source().expect("a schema");
     let json = "{\"a\": 1}";
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
     let grammar = |tools, thoughts| {
-        let wanted = Wanted { tools, says: Some(says), thoughts, control: &[] };
-        format.grammar(&wanted).expect("few bytes").expect("a grammar")
+        let wanted = Wanted { tools, says: Some(&says), thoughts, control: &[] };
+        printed(format, &wanted).expect("few bytes").expect("a grammar")
     };
     let (open, begun, ended) = (Thoughts::Open, Thoughts::Begun, Thoughts::Ended);
     assert!(takes(&grammar(&without, open), json));
@@ -283,10 +291,10 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let call = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
     assert!(takes(&grammar(&with, open), call) && takes(&grammar(&with, open), json));
     assert!(!takes(&grammar(&without, open), call));
-    let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
+    let choice = Grammar::choice(["yes", "no"]).source().expect("a choice");
     let harmony = ChatFormat::of_name("harmony").expect("a format");
-    let wanted = Wanted { tools: &with, says: Some(choice), thoughts: Thoughts::Open, control: &[] };
-    let grammar = harmony.grammar(&wanted).expect("few bytes").expect("a grammar");
+    let wanted = Wanted { tools: &with, says: Some(&choice), thoughts: Thoughts::Open, control: &[] };
+    let grammar = printed(harmony, &wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
     let thoughts = "<|channel|>analysis<|message|>Hm.<|end|>";
     assert!(takes(&grammar, &format!("{thoughts}{final_part}")));
@@ -317,7 +325,7 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
         }
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
         let begun = Wanted { tools: &strict, says: None, thoughts: Thoughts::Begun, control: &[] };
-        let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
+        let grammar = printed(format, &begun).expect("few bytes").expect("a grammar");
         assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
         assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
     }
@@ -335,7 +343,7 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
         for control in [vec![], vec![(piece.to_owned(), 257)]] {
             let tools = tools();
             let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
-            let grammar = format.grammar(&wanted).expect("few bytes").expect("a grammar");
+            let grammar = printed(format, &wanted).expect("few bytes").expect("a grammar");
             assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
             assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
             assert!(!takes(&grammar, &format!("Well. {other}")), "{name}\n{grammar}");
@@ -355,7 +363,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
         // Small stack, as in a connection's thread.
         let grammar = std::thread::scope(|scope| {
-            let write = || format(name).grammar(&wanted);
+            let write = || printed(format(name), &wanted);
             let thread = std::thread::Builder::new().stack_size(1 << 19).spawn_scoped(scope, write);
             thread.expect("a thread").join().expect("no panic")
         });
@@ -363,7 +371,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         assert_eq!(grammar.expect_err("too many bytes").field, "tools", "{name}");
         let tools = Tools::new(vec![Tool::new("ping", tools_short)]).choice(ToolChoice::Required);
         let wanted = Wanted { tools: &tools, ..wanted };
-        let grammar = format(name).grammar(&wanted).expect("few bytes").expect("a grammar");
+        let grammar = printed(format(name), &wanted).expect("few bytes").expect("a grammar");
         let text = super::quoted(piece);
         assert!(grammar.contains(text.trim_matches('"')) && grammar.contains("\\u007f"), "{grammar}");
         matcher(&grammar);
@@ -382,12 +390,10 @@ fn many_arguments_that_may_be_left_out_take_a_line_each() {
         let grammar = |count: usize| {
             let schema = json!({"type": "object", "properties": properties(count)});
             let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
-            format(name).grammar(&Wanted {
-                tools: &tools,
-                says: None,
-                thoughts: Thoughts::Open,
-                control: &[],
-            })
+            printed(
+                format(name),
+                &Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &[] },
+            )
         };
         let bytes = |count: usize| grammar(count).expect("few bytes").expect("a grammar").len();
         assert!(bytes(400) < 3 * bytes(200), "{name}: {} and {}", bytes(200), bytes(400));
