@@ -83,15 +83,28 @@ impl InferenceEngine {
     /// # Errors
     /// As [`InferenceEngine::submit`] and [`Tools::check`]. A tool choice that must be enforced is refused if
     /// it cannot be.
-    pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
-        let tools = request.given_tools().clone();
-        let prompt = self.prompt_ids(&request)?;
-        let parser = self.answer_parser(&prompt, &tools);
-        let request =
-            if request.keeps_tools() { request } else { self.with_tools(request, &prompt, &tools)? };
-        let request = request.into_token_request(prompt, self.vocab());
-        let generation = self.handle.submit(request)?;
+    pub fn answer(&self, request: impl Into<Request>) -> Result<ChatAnswer> {
+        let prepared = self.prepare(request)?;
+        let (parser, markers) = (prepared.answer_parser(), self.marker_tokens(prepared.tools()));
+        let generation = self.submit(Request::from(prepared).show_control_tokens(markers))?;
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
+    }
+
+    /// Adds the mask that enforces the request's tools and format, and shows the markers of calls. Returns the
+    /// tools on their own.
+    pub(super) fn enforced(&self, mut request: Request, thoughts: Thoughts) -> Result<(Request, Tools)> {
+        let tools = std::mem::take(&mut request.tools);
+        #[cfg(feature = "constraints")]
+        let request = match request.format.take() {
+            None if tools.list.is_empty() => request,
+            says => self.keep_to(request, &tools, self.format_of(says.as_ref())?.as_ref(), thoughts)?,
+        };
+        #[cfg(not(feature = "constraints"))]
+        let request = match (tools.list.is_empty(), thoughts) {
+            (true, _) => request,
+            (false, _) => self.with_tools(request, &[], &tools)?,
+        };
+        Ok((request, tools))
     }
 
     /// Prepares a request for callers that submit and parse on their own. It shows the markers that the
@@ -104,7 +117,7 @@ impl InferenceEngine {
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
         tools.check().map_err(no_tools)?;
         #[cfg(feature = "constraints")]
-        return Ok(self.keep_to(request, prompt, tools, None)?.that_keeps_tools());
+        return self.keep_to(request, tools, None, self.thoughts_behind(prompt));
         #[cfg(not(feature = "constraints"))]
         match (must_keep(tools), prompt) {
             (Some(field), _) => {
@@ -112,15 +125,8 @@ impl InferenceEngine {
                     "expected what needs no enforcing: this build is without the feature `constraints`";
                 Err(SubmitError::invalid(field, message).into())
             }
-            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools)).that_keeps_tools()),
+            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools))),
         }
-    }
-
-    /// Applies the tool constraint if the caller has not done so.
-    pub(super) fn with_its_tools(&self, request: Request, prompt: &[TokenId]) -> Result<Request> {
-        let tools = request.given_tools().clone();
-        let done = tools.list.is_empty() || request.keeps_tools();
-        if done { Ok(request) } else { self.with_tools(request, prompt, &tools) }
     }
 
     /// As [`InferenceEngine::with_tools`], for an answer with text that follows a grammar. Reasoning may
@@ -137,10 +143,21 @@ impl InferenceEngine {
         says: &Grammar,
     ) -> Result<Request> {
         tools.check().map_err(no_tools)?;
+        let says = self.format_of(Some(says))?;
+        self.keep_to(request, tools, says.as_ref(), self.thoughts_behind(prompt))
+    }
+
+    /// The checked grammar of an answer's text.
+    ///
+    /// # Errors
+    /// Those of [`InferenceEngine::constrain`].
+    #[cfg(feature = "constraints")]
+    fn format_of(&self, says: Option<&Grammar>) -> Result<Option<Source>> {
+        let Some(says) = says else { return Ok(None) };
         let source = says.source()?;
         // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
         self.constraints()?.compile_source(says.field(), &source)?;
-        Ok(self.keep_to(request, prompt, tools, Some(&source))?.that_keeps_tools())
+        Ok(Some(source))
     }
 
     /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
@@ -149,9 +166,9 @@ impl InferenceEngine {
     fn keep_to(
         &self,
         request: Request,
-        prompt: &[TokenId],
         tools: &Tools,
         says: Option<&Source>,
+        thoughts: Thoughts,
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
@@ -159,7 +176,6 @@ impl InferenceEngine {
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
-        let thoughts = self.thoughts_behind(prompt);
         let wanted = Wanted { tools, says, thoughts, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };

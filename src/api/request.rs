@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::prepare::EncodedPrompt;
 use crate::TokenId;
+#[cfg(feature = "constraints")]
+use crate::constrain::Grammar;
 use crate::engine::TokenRequest;
 use crate::ir::Window;
 use crate::sample::{Sampling, TokenMask};
@@ -23,6 +26,7 @@ pub(super) enum Prompt {
     Text(String),
     #[cfg(feature = "text")]
     Chat(Vec<Message>),
+    Encoded(Arc<EncodedPrompt>),
 }
 
 /// Makes a mask for each submission of its request.
@@ -53,10 +57,9 @@ pub struct Request {
     #[cfg(feature = "text")]
     template: Option<Box<RenderOptions>>,
     #[cfg(feature = "text")]
-    tools: Tools,
-    /// Whether the tool constraint has been applied already.
-    #[cfg(feature = "text")]
-    keeps_tools: bool,
+    pub(super) tools: Tools,
+    #[cfg(feature = "constraints")]
+    pub(super) format: Option<Grammar>,
     show_control_tokens: Vec<TokenId>,
     max_tokens: usize,
     sampling: Sampling,
@@ -101,8 +104,8 @@ impl Request {
             template: None,
             #[cfg(feature = "text")]
             tools: Tools::default(),
-            #[cfg(feature = "text")]
-            keeps_tools: false,
+            #[cfg(feature = "constraints")]
+            format: None,
             show_control_tokens: Vec::new(),
             max_tokens: 256,
             sampling: Sampling::default(),
@@ -139,7 +142,15 @@ impl Request {
     /// request is submitted instead, calls stay in the text with their markers. Default: none.
     #[cfg(feature = "text")]
     pub fn tools(mut self, tools: Tools) -> Request {
-        (self.tools, self.keeps_tools) = (tools, false);
+        self.tools = tools;
+        self
+    }
+
+    /// Grammar of the answer's visible text. Reasoning may precede the text, and calls of
+    /// [`Request::tools`] may replace it; a [`Request::mask`] covers the whole answer instead. Default: none.
+    #[cfg(feature = "constraints")]
+    pub fn format(mut self, grammar: Grammar) -> Request {
+        self.format = Some(grammar);
         self
     }
 
@@ -310,20 +321,16 @@ impl Request {
         self.mask.is_some()
     }
 
-    #[cfg(feature = "text")]
-    pub(super) fn given_tools(&self) -> &Tools {
-        &self.tools
-    }
-
-    #[cfg(feature = "text")]
-    pub(super) fn keeps_tools(&self) -> bool {
-        self.keeps_tools
-    }
-
-    #[cfg(feature = "text")]
-    pub(super) fn that_keeps_tools(mut self) -> Request {
-        self.keeps_tools = true;
-        self
+    /// Replaces the prompt together with the options of how to encode it.
+    pub(super) fn with_prompt(self, prompt: Prompt) -> Request {
+        Request {
+            prompt,
+            #[cfg(feature = "text")]
+            special: Special::Text,
+            #[cfg(feature = "text")]
+            template: None,
+            ..self
+        }
     }
 
     /// Refuses options that would otherwise be ignored silently.
@@ -352,8 +359,11 @@ impl Request {
         }
     }
 
-    pub(super) fn into_token_request(self, prompt: Vec<TokenId>, vocab: &Arc<Vocab>) -> TokenRequest {
-        let mut request = TokenRequest::new(prompt, self.max_tokens);
+    pub(super) fn into_token_request(self, prompt: Arc<EncodedPrompt>, vocab: &Arc<Vocab>) -> TokenRequest {
+        // The last owner of the prompt gives its ids away.
+        drop(self.prompt);
+        let ids = Arc::try_unwrap(prompt).map_or_else(|shared| shared.ids.clone(), |own| own.ids);
+        let mut request = TokenRequest::new(ids, self.max_tokens);
         request.sampling = self.sampling;
         request.stop_ids = if self.ignore_eos { Vec::new() } else { vocab.stop_ids().to_vec() };
         request.stop_strings = self.stop;
@@ -375,6 +385,7 @@ impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (what, count) = match &self.prompt {
             Prompt::Tokens(ids) => ("tokens", ids.len()),
+            Prompt::Encoded(prompt) => ("tokens", prompt.ids.len()),
             #[cfg(feature = "text")]
             Prompt::Text(text) => ("bytes", text.len()),
             #[cfg(feature = "text")]
