@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
 use ottava::chat::{AnswerParser, ChatPart, Tools};
-use ottava::constrain::Grammar;
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
-use ottava::{Engine, ErrorKind, Request, TokenId};
+use ottava::{Engine, ErrorKind, Prepared, Request, TokenId};
 
 use crate::app::App;
 use crate::error::{ApiError, of_engine};
@@ -27,30 +26,20 @@ pub(crate) struct Prompt {
     pub(crate) ids: Vec<TokenId>,
     /// Continues it, by no parameters yet.
     request: Request,
-    /// What may be called, where answers are more than text.
-    tools: Option<Tools>,
+    /// A chat's prompt, whose answers are more than text.
+    chat: Option<Prepared>,
 }
 
 impl Prompt {
     /// A prompt whose answers are text.
     pub(crate) fn plain(ids: Vec<TokenId>) -> Prompt {
-        Prompt { request: Request::tokens(ids.clone()), ids, tools: None }
+        Prompt { request: Request::tokens(ids.clone()), ids, chat: None }
     }
 
-    /// The prompt of a chat, whose text may have to follow a grammar. It may take a second: what has to be enforced is
-    /// compiled here.
-    pub(crate) fn chat(
-        engine: &Engine,
-        ids: Vec<TokenId>,
-        tools: &Tools,
-        says: Option<&Grammar>,
-    ) -> Result<Prompt, ApiError> {
-        let request = Request::tokens(ids.clone());
-        let request = match says {
-            Some(says) => engine.with_format(request, &ids, tools, says)?,
-            None => engine.with_tools(request, &ids, tools)?,
-        };
-        Ok(Prompt { ids, request, tools: Some(tools.clone()) })
+    /// The prompt of a chat. Its answers show the markers that the parser needs.
+    pub(crate) fn chat(engine: &Engine, prepared: Prepared, tools: &Tools) -> Prompt {
+        let request = Request::from(prepared.clone()).show_control_tokens(engine.marker_tokens(tools));
+        Prompt { ids: prepared.prompt_ids().to_vec(), request, chat: Some(prepared) }
     }
 }
 
@@ -118,10 +107,9 @@ impl Answers {
     /// The engine's: too long, overloaded so that there is room for none, a parameter out of its range.
     pub(crate) fn begin(app: &Arc<App>, prompts: Vec<Prompt>, params: &Params) -> Result<Answers, ApiError> {
         let n = params.n;
-        let parsers = prompts.iter().flat_map(|prompt| {
-            let parser = |tools: &Tools| app.engine.answer_parser(&prompt.ids, tools);
-            (0..n).map(move |_| prompt.tools.as_ref().map(parser))
-        });
+        let parsers = prompts
+            .iter()
+            .flat_map(|prompt| (0..n).map(move |_| prompt.chat.as_ref().map(Prepared::answer_parser)));
         let mut answers = Answers {
             parsers: parsers.collect(),
             params: params.clone(),

@@ -37,13 +37,17 @@ impl Conversation {
         Conversation { messages, options, tools, may_join: true }
     }
 
-    /// The tokens of its prompt. What the template refuses is written as other templates want it, too.
+    /// The tokens of its prompt.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
-        let ids = |messages: Vec<Message>| {
-            let request = Request::chat(messages).template(self.options.clone()).tools(self.tools.clone());
-            engine.prompt_ids(&request)
+        self.encoded(|request| engine.prompt_ids(&request))
+    }
+
+    /// Encodes its messages. Messages that the template rejects are rewritten for other templates.
+    fn encoded<T>(&self, encode: impl Fn(Request) -> ottava::Result<T>) -> Result<T, ApiError> {
+        let encode = |messages: Vec<Message>| {
+            encode(Request::chat(messages).template(self.options.clone()).tools(self.tools.clone()))
         };
-        let error = match ids(self.messages.clone()) {
+        let error = match encode(self.messages.clone()) {
             Err(error @ ottava::Error::Text(_)) => error,
             other => return Ok(other?),
         };
@@ -55,18 +59,27 @@ impl Conversation {
         for changes in attempts {
             let mut messages = self.messages.clone();
             let changed = changes.iter().filter(|change| change(&mut messages)).count();
-            if changed > 0
-                && let Ok(ids) = ids(messages)
-            {
-                return Ok(ids);
+            if changed == 0 {
+                continue;
+            }
+            match encode(messages) {
+                Err(ottava::Error::Text(_)) => {}
+                other => return Ok(other?),
             }
         }
         Err(error.into())
     }
 
-    /// Its prompt, ready to be answered; by a text of a grammar, if there is one.
+    /// Its prompt, ready to be answered; by a text of a grammar, if there is one. Compiling the grammar may take a
+    /// second.
     pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
-        Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
+        let prepared = self.encoded(|request| {
+            engine.prepare(match says {
+                Some(says) => request.format(says.clone()),
+                None => request,
+            })
+        })?;
+        Ok(Prompt::chat(engine, prepared, &self.tools))
     }
 }
 
