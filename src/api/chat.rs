@@ -6,7 +6,7 @@ use super::request::no_tools;
 use super::{InferenceEngine, Request};
 use crate::chat::{AnswerParser, ChatFormat, ChatPart, Thoughts, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
-use crate::text::{ChatTemplate, Detokenizer};
+use crate::text::ChatTemplate;
 #[cfg(feature = "constraints")]
 use crate::{
     Error,
@@ -14,9 +14,6 @@ use crate::{
     constrain::{ConstraintError, Grammar, Source},
 };
 use crate::{Result, TokenId};
-
-/// Number of a prompt's last tokens that show whether the reasoning has begun.
-const PROMPT_END: usize = 32;
 
 /// The chat format of a template.
 pub(super) fn format_of(template: Option<&ChatTemplate>) -> ChatFormat {
@@ -27,20 +24,6 @@ impl InferenceEngine {
     /// The model's format of reasoning and tool calls, by the markers of its chat template.
     pub fn chat_format(&self) -> ChatFormat {
         self.shared.format
-    }
-
-    /// A parser of the answer to this prompt. It sees the whole answer only if
-    /// [`Request::show_control_tokens`] has the [`InferenceEngine::marker_tokens`].
-    pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
-        let parser = AnswerParser::new(self.chat_format(), tools);
-        if self.thoughts_behind(prompt) == Thoughts::Begun { parser.in_reasoning() } else { parser }
-    }
-
-    fn thoughts_behind(&self, prompt: &[TokenId]) -> Thoughts {
-        let mut detokenizer = Detokenizer::with_control(self.vocab());
-        let end = prompt.iter().skip(prompt.len().saturating_sub(PROMPT_END));
-        let text: String = end.map(|&id| detokenizer.push(id).to_owned()).collect();
-        self.chat_format().thoughts_behind(&text)
     }
 
     /// The control tokens that mark reasoning, and tool calls if there are tools to call.
@@ -90,61 +73,21 @@ impl InferenceEngine {
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
     }
 
-    /// Adds the mask that enforces the request's tools and format, and shows the markers of calls. Returns the
-    /// tools on their own.
+    /// Adds the mask that enforces the request's tools and format, and shows the markers of calls. Returns
+    /// the tools separately.
     pub(super) fn enforced(&self, mut request: Request, thoughts: Thoughts) -> Result<(Request, Tools)> {
         let tools = std::mem::take(&mut request.tools);
         #[cfg(feature = "constraints")]
         let request = match request.format.take() {
             None if tools.list.is_empty() => request,
-            says => self.keep_to(request, &tools, self.format_of(says.as_ref())?.as_ref(), thoughts)?,
-        };
-        #[cfg(not(feature = "constraints"))]
-        let request = match (tools.list.is_empty(), thoughts) {
-            (true, _) => request,
-            (false, _) => self.with_tools(request, &[], &tools)?,
-        };
-        Ok((request, tools))
-    }
-
-    /// Prepares a request for callers that submit and parse on their own. It shows the markers that the
-    /// parser needs, and adds a mask that enforces the tool choice. [`InferenceEngine::answer`] does both.
-    /// `prompt` are the token ids of the request's prompt.
-    ///
-    /// # Errors
-    /// Those of [`Tools::check`], and a tool choice that must be enforced and cannot be: without the feature
-    /// `constraints`, or if a tool's schema makes no grammar.
-    pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        tools.check().map_err(no_tools)?;
-        #[cfg(feature = "constraints")]
-        return self.keep_to(request, tools, None, self.thoughts_behind(prompt));
-        #[cfg(not(feature = "constraints"))]
-        match (must_keep(tools), prompt) {
-            (Some(field), _) => {
-                let message =
-                    "expected what needs no enforcing: this build is without the feature `constraints`";
-                Err(SubmitError::invalid(field, message).into())
+            says => {
+                let says = says.map(|says| self.checked_format(&says)).transpose()?;
+                self.constrained(request, &tools, says.as_ref(), thoughts)?
             }
-            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools))),
-        }
-    }
-
-    /// As [`InferenceEngine::with_tools`], for an answer with text that follows a grammar. Reasoning may
-    /// precede the text, and tool calls may replace it.
-    ///
-    /// # Errors
-    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for an invalid grammar.
-    #[cfg(feature = "constraints")]
-    pub fn with_format(
-        &self,
-        request: Request,
-        prompt: &[TokenId],
-        tools: &Tools,
-        says: &Grammar,
-    ) -> Result<Request> {
-        tools.check().map_err(no_tools)?;
-        let says = self.format_of(Some(says))?;
-        self.keep_to(request, tools, says.as_ref(), self.thoughts_behind(prompt))
+        };
+        #[cfg(not(feature = "constraints"))]
+        let request = self.constrained(request, &tools, thoughts)?;
+        Ok((request, tools))
     }
 
     /// The checked grammar of an answer's text.
@@ -152,18 +95,31 @@ impl InferenceEngine {
     /// # Errors
     /// Those of [`InferenceEngine::constrain`].
     #[cfg(feature = "constraints")]
-    fn format_of(&self, says: Option<&Grammar>) -> Result<Option<Source>> {
-        let Some(says) = says else { return Ok(None) };
+    fn checked_format(&self, says: &Grammar) -> Result<Source> {
         let source = says.source()?;
         // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
         self.constraints()?.compile_source(says.field(), &source)?;
-        Ok(Some(source))
+        Ok(source)
+    }
+
+    /// Shows the markers of calls. Fails if enforcement is required.
+    #[cfg(not(feature = "constraints"))]
+    fn constrained(&self, request: Request, tools: &Tools, _thoughts: Thoughts) -> Result<Request> {
+        match must_keep(tools) {
+            _ if tools.list.is_empty() => Ok(request),
+            Some(field) => {
+                let message =
+                    "expected what needs no enforcing: this build is without the feature `constraints`";
+                Err(SubmitError::invalid(field, message).into())
+            }
+            None => Ok(request.show_control_tokens(self.marker_tokens(tools))),
+        }
     }
 
     /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
     /// only if enforcement is required.
     #[cfg(feature = "constraints")]
-    fn keep_to(
+    fn constrained(
         &self,
         request: Request,
         tools: &Tools,

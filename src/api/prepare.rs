@@ -2,29 +2,16 @@
 
 use std::sync::Arc;
 
-use super::request::Prompt;
+use super::request::{EncodedPrompt, Prompt};
 use super::{InferenceEngine, Request};
 #[cfg(feature = "text")]
-use crate::chat::{AnswerParser, ChatFormat, Thoughts, Tools};
+use crate::chat::{AnswerParser, Thoughts, Tools};
 use crate::{Result, TokenId, engine::TokenRequest, text::Vocab};
 
-/// The token ids of a prompt, and the form of its answer.
-#[derive(Debug)]
-pub(super) struct EncodedPrompt {
-    pub(super) ids: Vec<TokenId>,
-    #[cfg(feature = "text")]
-    pub(super) format: ChatFormat,
-    /// State of the reasoning at the end of the prompt's text.
-    #[cfg(feature = "text")]
-    pub(super) reasoning: Thoughts,
-    #[cfg(feature = "text")]
-    pub(super) tools: Tools,
-}
-
 /// A request with an encoded prompt, ready to be submitted any number of times; see
-/// [`InferenceEngine::prepare`]. [`Request::from`] it takes further options, such as sampling. Clones share the
-/// prompt.
-#[derive(Clone, Debug)]
+/// [`InferenceEngine::prepare`]. Convert it with [`Request::from`] to set further options, such as sampling.
+/// Clones share the prompt.
+#[derive(Clone)]
 pub struct Prepared {
     prompt: Arc<EncodedPrompt>,
     /// The other options; its prompt is this one.
@@ -37,9 +24,9 @@ impl Prepared {
         &self.prompt.ids
     }
 
-    /// A parser of an answer to the prompt. It sees the whole answer only if
-    /// [`Request::show_control_tokens`] has the [`InferenceEngine::marker_tokens`]; [`InferenceEngine::answer`]
-    /// does both. A prompt of bare token ids counts as one that has not opened the reasoning.
+    /// Parser of an answer to the prompt. It sees the whole answer only if [`Request::show_control_tokens`]
+    /// has the [`InferenceEngine::marker_tokens`], as in [`InferenceEngine::answer`]. A prompt given as token
+    /// ids counts as one that has not opened the reasoning.
     #[cfg(feature = "text")]
     pub fn answer_parser(&self) -> AnswerParser {
         let parser = AnswerParser::new(self.prompt.format, &self.prompt.tools);
@@ -57,6 +44,13 @@ impl Prepared {
     }
 }
 
+/// Prints counts only, as a request does.
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Prepared").field(&self.request).finish()
+    }
+}
+
 impl From<Prepared> for Request {
     fn from(prepared: Prepared) -> Request {
         prepared.request
@@ -64,9 +58,8 @@ impl From<Prepared> for Request {
 }
 
 impl InferenceEngine {
-    /// Encodes a request's prompt and compiles the mask that enforces its tools and its format, for callers
-    /// that need the prompt's ids, submit it more than once, or parse its answer on their own. Submitting the
-    /// result does neither again.
+    /// Encodes a request's prompt and compiles the mask that enforces its tools and its format. For callers
+    /// that need the prompt's ids, submit a request more than once, or parse its answer on their own.
     ///
     /// ```no_run
     /// # #[cfg(feature = "text")]

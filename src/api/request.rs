@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::prepare::EncodedPrompt;
 use crate::TokenId;
 #[cfg(feature = "constraints")]
 use crate::constrain::Grammar;
@@ -13,7 +12,7 @@ use crate::sample::{Sampling, TokenMask};
 use crate::text::Vocab;
 #[cfg(feature = "text")]
 use crate::{
-    chat::{Tool, ToolError, Tools},
+    chat::{ChatFormat, Thoughts, Tool, ToolError, Tools},
     engine::SubmitError,
     text::{Message, RenderOptions, Special},
 };
@@ -26,7 +25,20 @@ pub(super) enum Prompt {
     Text(String),
     #[cfg(feature = "text")]
     Chat(Vec<Message>),
+    /// Of a prepared request.
     Encoded(Arc<EncodedPrompt>),
+}
+
+/// The token ids of a prompt, and the form of its answer.
+pub(super) struct EncodedPrompt {
+    pub(super) ids: Vec<TokenId>,
+    #[cfg(feature = "text")]
+    pub(super) format: ChatFormat,
+    /// State of the reasoning at the end of the prompt's text.
+    #[cfg(feature = "text")]
+    pub(super) reasoning: Thoughts,
+    #[cfg(feature = "text")]
+    pub(super) tools: Tools,
 }
 
 /// Makes a mask for each submission of its request.
@@ -349,6 +361,10 @@ impl Request {
         }
         if !self.tools.list.is_empty() && !is_chat {
             return Err(SubmitError::invalid("tools", "expected messages to answer, found none"));
+        }
+        #[cfg(feature = "constraints")]
+        if self.format.is_some() && matches!(self.prompt, Prompt::Encoded(_)) {
+            return Err(SubmitError::invalid("format", "expected none after `prepare`, found one"));
         }
         self.tools.check().map_err(no_tools)?;
         match &self.prompt {
