@@ -195,7 +195,7 @@ impl InferenceEngine {
         request.check()?;
         let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
         let format = self.chat_format();
-        match request.prompt() {
+        match &request.prompt {
             Prompt::Encoded(prompt) => Ok((prompt.ids.clone(), prompt.reasoning)),
             Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
             Prompt::Tokens(ids) => Ok((ids.clone(), Thoughts::Open)),
@@ -256,7 +256,7 @@ impl InferenceEngine {
     /// As [`InferenceEngine::submit`].
     #[cfg(not(feature = "text"))]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        Ok(match request.prompt() {
+        Ok(match &request.prompt {
             Prompt::Tokens(ids) => ids.clone(),
             Prompt::Encoded(prompt) => prompt.ids.clone(),
         })

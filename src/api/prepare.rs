@@ -82,7 +82,7 @@ impl InferenceEngine {
     /// Those of [`InferenceEngine::submit`], except for a full queue and for options outside their ranges.
     pub fn prepare(&self, request: impl Into<Request>) -> Result<Prepared> {
         let request = request.into();
-        if let Prompt::Encoded(prompt) = request.prompt() {
+        if let Prompt::Encoded(prompt) = &request.prompt {
             #[cfg(feature = "text")]
             request.check()?;
             return Ok(Prepared { prompt: Arc::clone(prompt), request });

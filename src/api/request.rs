@@ -63,7 +63,7 @@ type MakeMask = Arc<dyn Fn() -> Box<dyn TokenMask> + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct Request {
-    prompt: Prompt,
+    pub(super) prompt: Prompt,
     #[cfg(feature = "text")]
     special: Special,
     #[cfg(feature = "text")]
@@ -302,10 +302,6 @@ impl Request {
     pub fn id(mut self, id: u64) -> Request {
         self.id = Some(id);
         self
-    }
-
-    pub(super) fn prompt(&self) -> &Prompt {
-        &self.prompt
     }
 
     #[cfg(feature = "text")]
