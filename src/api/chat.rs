@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+#[cfg(feature = "constraints")]
 use super::request::no_tools;
 use super::{InferenceEngine, Request};
 use crate::chat::{AnswerParser, ChatFormat, ChatPart, Thoughts, ToolChoice, Tools};
