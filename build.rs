@@ -1,16 +1,16 @@
 //! Compiles the CUDA kernels for the feature `cuda`: all of kernels-cu/*.cu become one uncompressed
-//! fat binary, whose path the crate gets as `OTTAVA_FATBIN`. Without the feature nothing happens, and
-//! the build machine's own GPU, if it has one, is never asked.
+//! fat binary; the crate gets its path as `OTTAVA_FATBIN`. Without the feature, nothing is done. The build
+//! machine's GPU is never queried.
 //!
 //! nvcc is the first of: `NVCC`, `$CUDA_HOME/bin`, `$CUDA_PATH/bin`, the wheels in the Python
 //! environment `OTTAVA_CUDA_VENV`, `PATH`, /usr/local/cuda, the wheels in `.cuda-venv` here.
-//! `OTTAVA_CUDA_ARCHS` lists the architectures to compile for, all of [`ARCHITECTURES`] without it: in
-//! every profile, since a program that was tested should be the one that ships. `80` alone is enough
-//! for tests under the emulator and takes a quarter of the time. docs.rs has no nvcc and gets an empty image.
+//! `OTTAVA_CUDA_ARCHS` lists the target architectures; default: all of [`ARCHITECTURES`]. The default is the
+//! same in every profile, so that the tested program is the one that ships. `80` alone is enough for tests
+//! under the emulator and takes a quarter of the time. docs.rs has no nvcc and gets an empty image.
 //!
-//! Source lines are in the image where cargo builds for tests, since the emulator's reports name them. They
-//! are half of an image, so what ships has none; `OTTAVA_CUDA_LINEINFO=1` keeps them for a profiler, 0 leaves
-//! them out everywhere.
+//! The image has source lines in cargo's profiles for tests, because the emulator reports them. They are half
+//! of an image, so release builds have none. `OTTAVA_CUDA_LINEINFO=1` adds them for a profiler, 0 omits them
+//! everywhere.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,17 +20,17 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-/// What gets machine code of its own, unless `OTTAVA_CUDA_ARCHS` says otherwise.
+/// Default architectures with machine code in the image; `OTTAVA_CUDA_ARCHS` sets others.
 pub const ARCHITECTURES: &str = "80,86,89,90a,100,120";
-/// Nothing of a kernel may live in memory because registers ran out.
+/// Options of ptxas that make register spills and local memory errors.
 const NO_SPILLS: &str = "-v,--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error";
-/// How the compiler begins what it calls information: that one wgmma waits for the other, or that warps
-/// keep registers that they were to give away.
+/// Beginning of ptxas's information messages that are treated as errors: wgmmas serialised, or `setmaxnreg`
+/// ignored.
 const PERFORMANCE_LOSS: &str = "Potential Performance Loss";
-/// The release of CUDA that the kernels are tested with. Older ones lack architectures; the PTX of newer ones needs
-/// newer drivers.
+/// The release of CUDA that the kernels are tested with. Older releases lack architectures; PTX of newer ones
+/// needs newer drivers.
 const NVCC: (u32, u32) = (13, 0);
-/// 13.0: the PTX of a later one needs a driver later than 580.
+/// Wheels of CUDA 13.0: PTX of a later release needs a driver later than 580.
 const WHEELS: &str = "nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* \
                       nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*";
 
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// Makes the fat binary and gives its path.
+/// Builds the fat binary and returns its path.
 fn fat_binary() -> Result<PathBuf, String> {
     let (out, root) = (cargo_path("OUT_DIR")?, cargo_path("CARGO_MANIFEST_DIR")?);
     let image = out.join("kernels.fatbin");
@@ -74,10 +74,10 @@ fn fat_binary() -> Result<PathBuf, String> {
     Ok(image)
 }
 
-/// Whether a compiler is one that the kernels are for, by what its `--version` says; a warning where it is newer.
+/// Checks the compiler's release in the output of `--version`; returns a warning for a newer one.
 ///
 /// # Errors
-/// It is older, or does not say what it is.
+/// An older release, or output without a release.
 pub fn check_version(said: &str) -> Result<Option<String>, String> {
     let release = said.split_once("release ").map_or("", |(_, rest)| rest);
     let release = release.split([',', ' ', '\n']).next().unwrap_or_default();
@@ -100,7 +100,7 @@ pub fn check_version(said: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// What nvcc says of itself.
+/// The output of `nvcc --version`.
 fn version_of(nvcc: &Path) -> Result<String, String> {
     let output = Command::new(nvcc).arg("--version").output();
     let output = output.map_err(|error| format!("{}: {error}", nvcc.display()))?;
@@ -111,13 +111,13 @@ fn cargo_path(name: &str) -> Result<PathBuf, String> {
     env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("cargo has not set {name}"))
 }
 
-/// A variable that the result depends on.
+/// An environment variable that the build depends on; `None` if unset or empty.
 fn read_env(name: &str) -> Option<OsString> {
     println!("cargo::rerun-if-env-changed={name}");
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Processes at a time, as cargo was told.
+/// Maximum concurrent processes: cargo's `--jobs`.
 fn jobs() -> usize {
     env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2).max(1)
 }
@@ -125,7 +125,7 @@ fn jobs() -> usize {
 /// Architectures of a list like `80,90a`, without repetitions.
 ///
 /// # Errors
-/// An entry is no number with at most one letter behind it, or there is none.
+/// An entry that is not a number of two or three digits with an optional `a` or `f`, or an empty list.
 pub fn architectures(list: &str) -> Result<Vec<String>, String> {
     let mut archs: Vec<String> = Vec::new();
     for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -143,11 +143,11 @@ pub fn architectures(list: &str) -> Result<Vec<String>, String> {
     Ok(archs)
 }
 
-/// Whether source lines are kept: as `OTTAVA_CUDA_LINEINFO` says, else in cargo's profile `debug`, which
-/// its profiles for tests count as.
+/// Whether source lines are kept: the value of `OTTAVA_CUDA_LINEINFO`; by default in cargo's profile `debug`,
+/// which includes its profiles for tests.
 ///
 /// # Errors
-/// The variable is neither 0 nor 1.
+/// A value other than 0 and 1.
 pub fn line_info(wish: Option<&str>, profile: Option<&str>) -> Result<bool, String> {
     match wish {
         None => Ok(profile == Some("debug")),
@@ -157,9 +157,9 @@ pub fn line_info(wish: Option<&str>, profile: Option<&str>) -> Result<bool, Stri
     }
 }
 
-/// The architecture of the PTX that an architecture's machine code is made from. Its own would be no
-/// better, but for 90a: these kernels ask only whether they may wait for one another (90). For 100 and
-/// 120 the compiler makes more of its own PTX than the registers hold.
+/// The PTX architecture that an architecture's machine code is compiled from. PTX of its own would be no
+/// better, except for 90a: the kernels only test for dependent launches (90). From PTX of their own, the
+/// kernels of 100 and 120 would need more registers than there are.
 pub fn ptx_arch(arch: &str) -> &'static str {
     match arch {
         "90a" => "90a",
@@ -171,7 +171,7 @@ pub fn ptx_arch(arch: &str) -> &'static str {
 /// The compiler's path, by the rules at the head of this file; `root` is the package's folder.
 ///
 /// # Errors
-/// There is none, or a variable that names it leads nowhere.
+/// No compiler, or a variable with a path where there is none.
 pub fn find_nvcc(env: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Result<PathBuf, String> {
     let program = format!("nvcc{}", env::consts::EXE_SUFFIX);
     if let Some(nvcc) = env("NVCC") {
@@ -195,7 +195,9 @@ pub fn find_nvcc(env: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Result<
         });
     }
     let path = env("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain([PathBuf::from("/usr/local/cuda/bin")]);
+    // A relative folder would lead into whatever folder the script runs in.
+    let folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let folders = folders.chain([PathBuf::from("/usr/local/cuda/bin")]);
     folders
         .map(|folder| folder.join(&program))
         .find(|nvcc| nvcc.is_file())
@@ -203,7 +205,7 @@ pub fn find_nvcc(env: &dyn Fn(&str) -> Option<OsString>, root: &Path) -> Result<
         .ok_or_else(remedy)
 }
 
-/// The compiler among the wheels of a Python environment, whatever its Python's version is.
+/// The compiler among the wheels of a Python environment of any Python version.
 fn in_venv(venv: &Path, program: &str) -> Option<PathBuf> {
     let libraries = fs::read_dir(venv.join("lib")).into_iter().flatten().flatten();
     let pythons = libraries.map(|python| python.path().join("site-packages"));
@@ -225,7 +227,7 @@ fn remedy() -> String {
 /// Names of the kernels' files, sorted.
 ///
 /// # Errors
-/// The folder cannot be read or has none.
+/// A folder that cannot be read or has no kernels.
 pub fn sources(folder: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -238,8 +240,8 @@ pub fn sources(folder: &Path) -> Result<Vec<String>, String> {
     }
 }
 
-/// One source that includes all: a module holds one image for each architecture, and linking several
-/// would cost the PTX. So names must differ across the files of kernels-cu.
+/// One source that includes all files: a module holds one image per architecture, and linking several sources
+/// would lose the PTX. So names must differ across the files of kernels-cu.
 pub fn one_source(names: &[String]) -> String {
     names.iter().map(|name| format!("#include \"{name}\"\n")).collect()
 }
@@ -247,7 +249,7 @@ pub fn one_source(names: &[String]) -> String {
 /// Calls `work` for all `items`, `threads` at a time, until one fails.
 ///
 /// # Errors
-/// Those of `work`: the one of the earliest item.
+/// The error of `work` for the earliest failed item.
 pub fn in_parallel<T: Sync>(
     items: &[T],
     threads: usize,
@@ -271,7 +273,7 @@ pub fn in_parallel<T: Sync>(
     failures.into_iter().min().map_or(Ok(()), |(_, message)| Err(message))
 }
 
-/// nvcc, and the files of one build.
+/// nvcc and the files of one build.
 struct Compiler {
     nvcc: PathBuf,
     source: PathBuf,
@@ -288,15 +290,15 @@ impl Compiler {
         run(command.arg(&self.source))
     }
 
-    /// Machine code from the very PTX that ships: what `cuda-emu` runs is what a card's code was made of.
-    /// And the options for it stay out of the PTX, where they would bind the driver's compiler too.
+    /// Compiles machine code from the PTX that ships, so that `cuda-emu` runs the source of a GPU's code. The
+    /// options stay out of the PTX, where they would apply to the driver's compiler, too.
     fn cubin(&self, arch: &str) -> Result<(), String> {
         let mut command = self.nvcc(&self.file(arch, "cubin"));
         command.args(["-cubin", "-Xptxas", NO_SPILLS]).arg(format!("-arch=sm_{arch}"));
         run(command.arg(self.file(ptx_arch(arch), "ptx")))
     }
 
-    /// A call that writes `to`.
+    /// An nvcc command that writes `to`.
     fn nvcc(&self, to: &Path) -> Command {
         let mut command = Command::new(&self.nvcc);
         command.arg("-o").arg(to);
@@ -306,8 +308,8 @@ impl Compiler {
         command
     }
 
-    /// The fat binary of all architectures. Cards that have no code of their own compile the PTX when a
-    /// program starts.
+    /// Writes the fat binary of all architectures. On other GPUs, the driver compiles the PTX when a program
+    /// starts.
     fn join(&self, archs: &[String], ptx_archs: &[&str], image: &Path) -> Result<(), String> {
         let fatbinary = self.nvcc.with_file_name(format!("fatbinary{}", env::consts::EXE_SUFFIX));
         let mut command = Command::new(fatbinary);
@@ -325,8 +327,8 @@ impl Compiler {
     }
 }
 
-/// Runs a program to its end; what it says goes to cargo's record of this script, and without the
-/// compiler's figures into the error.
+/// Runs a program to its end. Its output goes to cargo's log of this script, and, without the compiler's
+/// resource figures, into the error.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;

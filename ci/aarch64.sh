@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The NEON paths: builds for aarch64 and runs the backends' tests, and the beginning of a real
-# model's, under qemu's user emulation; the CUDA emulator is compiled only. Arguments replace what is
-# run: `ci/aarch64.sh --lib kv::`. Installs what is missing (Debian packages).
+# The NEON paths: builds for aarch64, then runs the backends' tests and the first case of a real model under
+# qemu's user emulation. The CUDA emulator is only compiled. Arguments replace the default tests:
+# `ci/aarch64.sh --lib kv::`. Installs missing Debian packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TARGET=aarch64-unknown-linux-gnu
@@ -32,7 +32,7 @@ cargo check "${build_std[@]}" --target "$TARGET" --release -p cuda-emu
 # The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
 run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
 run_tests --test op_table -- --nocapture
-# A real model, shortly.
+# The first case of a real model.
 OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$(ci/models.sh)}
 export OTTAVA_TEST_MODELS
 run_tests --test golden first_case -- --nocapture

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A short part of every bench: the answers are asserted, the times mean little.
+# A short run of every bench: answers are asserted, times are not meaningful.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
@@ -9,6 +9,6 @@ cargo bench --all-features \
 for selection in --switches --profile; do
     cargo bench --all-features --bench cuda_kernels -- --test $selection
 done
-# What runs beside a card goes through all but torch.
+# A dry run of the benches against other programs, which covers everything but torch.
 python3 benches/cuda_peers.py --dry-run "a card" > /dev/null
 python3 benches/cuda_table.py --self-test

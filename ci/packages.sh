@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Debian packages: `ci/packages.sh package...`. Parts of CI that run at once take turns.
+# Installs Debian packages: `ci/packages.sh package...`. Concurrent parts of CI take turns.
 set -euo pipefail
 exec 9> "${TMPDIR:-/tmp}/ottava-packages.lock"
 flock 9

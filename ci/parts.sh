@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Runs parts of CI in order and prints the seconds and the CPU seconds that each took:
-# `ci/parts.sh [-k] part... [-- part...]`. A part is a script of this folder without its ending, with its arguments:
-# `lint`, `"fuzz 20"`. Those behind `--` run beside the others, in order too: a build of one large crate leaves a core
-# idle. What they print comes when each has ended. The first part that fails ends the run; with -k the others still run.
+# Runs parts of CI in order and prints the wall and CPU seconds of each: `ci/parts.sh [-k] part... [-- part...]`. A
+# part is the name of a script in this folder without its extension, with arguments: `lint`, `"fuzz 20"`. Parts after
+# `--` run as a second lane in parallel, because the build of one large crate leaves a core idle. Their output is
+# printed when each ends. The first failed part ends the run; with -k the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 keep_going=
 [ "${1:-}" != -k ] || { keep_going=yes; shift; }
 
-# A cold build gains nothing from incremental state, and lines for a debugger take the compiler time.
+# A cold build gains nothing from incremental state, and debug info takes compile time.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0} CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-0}
-# It takes the compiler long, and without it only loading is slower (benches/record/cpu/2026-11-27-compile.md).
+# LTO takes long, and without it only loading is slower (benches/record/cpu/2026-11-27-compile.md).
 export CARGO_PROFILE_RELEASE_LTO=${CARGO_PROFILE_RELEASE_LTO:-off}
 
 folder=$(mktemp -d)
 touch "$folder/rows" "$folder/failed"
 
-# Sets `cpu` to the CPU seconds of this shell's children that have ended. A subshell would see its own alone.
+# Sets `cpu` to the CPU seconds of this shell's ended children. A subshell would count only its own.
 count_cpu() {
     local clock=$folder/times.$BASHPID
     times > "$clock"
     cpu=$(awk 'END { for (i = 1; i <= NF; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } printf "%d", sum }' "$clock")
 }
 
-# Runs the parts of a lane, each by the function that is named first.
+# Runs the parts of a lane with the function in the first argument.
 lane() {
     local how=$1 part name arguments started before cpu status
     shift
@@ -32,7 +32,7 @@ lane() {
         read -r name arguments <<< "$part"
         count_cpu
         started=$SECONDS before=$cpu status=0
-        # The arguments are words of their own.
+        # The arguments are to be split into words.
         # shellcheck disable=SC2086
         "$how" "$name" $arguments || status=$?
         count_cpu
@@ -56,7 +56,7 @@ later() {
 
 beside=
 finish() {
-    # With its own group, what the other lane runs ends with it.
+    # The other lane is a process group, so its children end with it.
     [ -z "$beside" ] || kill -- "-$beside" 2> /dev/null || true
     echo
     echo "== seconds and CPU seconds by part, of commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
@@ -78,7 +78,7 @@ if [ $# -gt 1 ]; then
     beside=$!
     set +m
 fi
-# Either lane is a shell of its own, so that each counts its own children.
+# Each lane is its own shell, so that it counts only its own children.
 (lane shown "${first[@]}")
 if [ -n "$beside" ]; then
     wait "$beside"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What the compiler has made of the kernels, held against ci/sass.table: registers, shared memory, no
-# spills, the instructions that each must and must not have, and how many the loops take that decide its
-# speed, for every architecture that ships.
+# Machine code of the kernels, checked against ci/sass.table for every architecture that ships: registers, shared
+# memory, no spills, instructions that each kernel must and must not have, and the instruction counts of its main
+# loops.
 #   ci/sass.sh             checks
-#   ci/sass.sh --figures   prints the table anew with what it found, to paste rows from
-# A kernel without a row fails, and so does a row without a kernel. Needs neither a card nor a driver.
+#   ci/sass.sh --figures   prints the table with the current figures, to paste rows from
+# A kernel without a row fails, and so does a row without a kernel. Needs neither a GPU nor a driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
@@ -13,10 +13,10 @@ unset OTTAVA_CUDA_ARCHS
 folder=target/sass
 mkdir -p "$folder"
 
-# cuobjdump stands beside nvcc in a toolkit and among the wheels of ci/cuda_toolkit.sh.
+# cuobjdump is next to nvcc in a toolkit and among the wheels of ci/cuda_toolkit.sh.
 cuobjdump=$(dirname "$NVCC")/cuobjdump
 [ -x "$cuobjdump" ] || cuobjdump=$(dirname "$(ci/cuda_toolkit.sh)")/cuobjdump
-# The build script itself, as cargo runs it for what ships: nothing else is compiled.
+# Runs the build script as cargo does for a release; nothing else is compiled.
 mkdir -p "$folder/out"
 rustc --edition 2024 -o "$folder/build-script" build.rs
 image=$(CARGO_FEATURE_CUDA=1 PROFILE=release OUT_DIR=$PWD/$folder/out CARGO_MANIFEST_DIR=$PWD NUM_JOBS=$(nproc) \
@@ -27,6 +27,6 @@ image=$(CARGO_FEATURE_CUDA=1 PROFILE=release OUT_DIR=$PWD/$folder/out CARGO_MANI
 
 python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt" "$@"
 [ "${1:-}" != --figures ] || exit 0
-# What the kernels should take on a card follows from the loops: all kernels of the model have rows.
+# The predicted times on a GPU follow from the loops: all kernels of the prediction have rows.
 python3 benches/cuda_predict --check
 python3 benches/cuda_predict > "$folder/predicted.md"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Holds the public interface, without the feature `unstable`, against the last landing's, as ci/changed.sh finds it, or
-# on the main branch that of a day ago.
-# A break passes where the version was raised, or where the section "Breaking" of CHANGELOG's newest part has changed
-# since then: it says what breaks. cargo-semver-checks takes minutes to build: it is installed once, in the target folder.
+# Compares the public interface, without the feature `unstable`, with that of the base commit of ci/changed.sh, or on
+# the main branch with that of a day ago.
+# A breaking change passes if the version was raised, or if the section "Breaking" of CHANGELOG's newest part has a new
+# line since then. cargo-semver-checks takes minutes to build, so it is installed once, in the target folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
@@ -13,11 +13,11 @@ checks=("$tools/bin/cargo-semver-checks" semver-checks -p ottava --baseline-rev 
 features=(--only-explicit-features)
 for feature in async constraints safetensors serde text; do
     features+=(--current-features "$feature")
-    # One that is new breaks nobody.
+    # A new feature has no baseline.
     ! git show "$base:Cargo.toml" | grep "^$feature = " > /dev/null || features+=(--baseline-features "$feature")
 done
 ! "${checks[@]}" "${features[@]}" || exit 0
-# The lines of that section.
+# The lines of the section "Breaking".
 breaks() { awk '/^## / { parts++ } /^### / { is_it = $0 == "### Breaking"; next } parts == 1 && is_it && NF'; }
 before=$(git show "$base:CHANGELOG.md" | breaks)
 new=$(breaks < CHANGELOG.md | grep -vxF -e "$before" || true)

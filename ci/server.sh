@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The real server with a real model, driven by the clients that people use (Python and JavaScript), by a browser, and
-# by requests made at random from its own description. Fetches the model and the clients.
+# The real server with a real model, driven by common clients (Python and JavaScript), by a browser, and by random
+# requests generated from its OpenAPI description. Fetches the model and the clients.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
@@ -8,7 +8,7 @@ clients=$PWD/target/server-clients
 python3 -c 'import venv, ensurepip' 2> /dev/null || ci/packages.sh python3-venv
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
 "$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai langchain-anthropic instructor schemathesis vllm-router jsonschema
-# Its dependencies run models; the schemas are files.
+# Without its dependencies, which run models; only its schema files are used.
 "$clients/python/bin/pip" install -q --no-deps bfcl-eval
 if command -v npm > /dev/null; then
     npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
@@ -23,7 +23,7 @@ server=
 trap '[ -z "$server" ] || kill $server 2> /dev/null || true' EXIT
 # Starts a server with these options; `address` is where it answers.
 start() {
-    # The address of the run before is not this one's.
+    # Removes the address of the previous run.
     : > "$log"
     OTTAVA_API_KEY=test-key target/release/ottava serve --port 0 --max-sequences 64 --request-timeout 50 "$@" > "$log" 2> "$log.err" &
     server=$!
@@ -58,15 +58,15 @@ else
     echo "not checked: JavaScript's clients and the page, since there is no node"
 fi
 stop
-# No request, however odd, is the server's own error. A short context, so that none answers for long.
+# No request makes an internal server error. A short context keeps answers short.
 start --ctx 256
 (cd "$clients" && python/bin/schemathesis run "$address/openapi.json" --url "$address" -H 'Authorization: Bearer test-key' \
     --checks not_a_server_error --max-examples 2 --workers 2 --request-timeout 60 --seed 1 --no-color)
 stop
-# The model's own template has no place for tools.
+# The model's own template does not support tools.
 start --chat-template ci/server/tools.jinja
 "$clients/python/bin/python" ci/server/tools.py "$address" test-key
 ! with_node || (cd "$clients" && node tools.mjs "$address" test-key)
 stop
-# Two of them behind a router, and one that is killed.
+# Two servers behind a router; one of them is killed.
 "$clients/python/bin/python" ci/server/scale_out.py target/release/ottava "$clients/python/bin/vllm-router" smollm2-135m-instruct

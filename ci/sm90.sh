@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The CUDA backend's tests on an emulated Hopper card: `ci/sm90.sh [arguments of cargo test]`, all without any.
+# The CUDA backend's tests on an emulated Hopper card: `ci/sm90.sh [arguments of cargo test]`. Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env

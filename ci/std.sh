@@ -1,5 +1,5 @@
-# Sourced by what compiles for other targets. Their standard library comes from rustup where that can download,
-# else cargo builds it from Debian's rust-src of the same version.
+# Sourced by scripts that compile for other targets. Their standard library comes from rustup if it can download;
+# otherwise cargo builds it from Debian's rust-src of the same version.
 
 # Prints the folder of a rust-src that matches rustc, taken from a later Debian suite without
 # touching the system's own package lists.
@@ -26,7 +26,7 @@ rust_source() {
     echo "$source"
 }
 
-# Sets `build_std` to what cargo needs for the target `$1`: nothing where its library is installed.
+# Sets `build_std` to cargo's arguments for the target `$1`: none if its standard library is installed.
 prepare_std() {
     build_std=()
     if rustup target list --installed 2> /dev/null | grep -qx "$1"; then return; fi

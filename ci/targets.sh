@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The bare core and `text` compile for the systems that no machine here runs: `ci/targets.sh [target...]`. Checked
-# only: neither a linker nor a C compiler of the target is needed.
+# Checks the bare core and `text` for systems that CI does not run on: `ci/targets.sh [target...]`. `cargo check`
+# needs neither a linker nor a C compiler of the target.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/std.sh

@@ -87,6 +87,7 @@ pub mod file;
 mod graph;
 #[cfg(feature = "unstable")]
 pub mod graph;
+mod headroom;
 #[cfg(not(feature = "unstable"))]
 mod ir;
 #[cfg(feature = "unstable")]
@@ -104,7 +105,6 @@ pub mod model;
 mod quant;
 #[cfg(feature = "unstable")]
 pub mod quant;
-mod room;
 pub mod sample;
 #[cfg(not(feature = "unstable"))]
 mod session;

@@ -68,6 +68,17 @@ fn a_toolkit_without_a_compiler_is_passed_over() {
 }
 
 #[test]
+fn relative_folders_of_path_are_passed_over() {
+    let root = machine(&["folder"]);
+    let up: PathBuf = std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect();
+    let relative = up.join(root.path().strip_prefix("/").unwrap_or(root.path())).join("folder");
+    let folders = [PathBuf::new(), relative, root.path().join("folder")];
+    let path = std::env::join_paths(&folders).unwrap();
+    let nvcc = find_nvcc(&|name| (name == "PATH").then(|| path.clone()), root.path()).unwrap();
+    assert_eq!(nvcc, folders[2].join(NVCC));
+}
+
+#[test]
 fn a_variable_that_names_the_compiler_and_leads_nowhere_is_an_error() {
     let root = machine(&["folder"]);
     for (name, path) in [("NVCC", "missing/nvcc"), ("OTTAVA_CUDA_VENV", "missing")] {

@@ -25,7 +25,7 @@ use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{Backend, BackendError, PageMemory};
 use ottava::ir::{
     Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
-    SampleRows, Write,
+    SampleRows, WriteMode,
 };
 use ottava::quant::Bits;
 use table::{large, vocabularies};
@@ -114,7 +114,7 @@ fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
     for mut case in large::uneven() {
         let want = run(&cuda, &case);
         // The same again in one arena, where the first has left its counts; but not onto a residual.
-        let adds = |product: &Product| matches!(product.epilogue, Epilogue::Write(Write::Add));
+        let adds = |product: &Product| matches!(product.epilogue, Epilogue::Write(WriteMode::Add));
         if !matches!(&case.ops[..], [Op::Matmul(op)] if op.products.iter().any(adds)) {
             case.ops = [case.ops.clone(), case.ops.clone()].concat();
         }
@@ -222,7 +222,7 @@ fn head(vocab: usize, rows: usize) -> case::Case {
     let src = Place { rows: Rows::Outputs, ..case.input(&x, 64) };
     let logits = case.gathered(vocab);
     let dst = case.gathered(1);
-    let product = Product { dst: logits, matrix, bias: None, epilogue: Epilogue::Write(Write::Store) };
+    let product = Product { dst: logits, matrix, bias: None, epilogue: Epilogue::Write(WriteMode::Store) };
     let products = vec![product];
     case.ops =
         vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample(SampleRows { dst, src: logits })];

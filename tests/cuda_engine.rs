@@ -15,7 +15,7 @@ use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::BackendError;
 use ottava::backend::cpu::Compute;
 use ottava::checkpoint::TensorType;
-use ottava::engine::{Death, EngineState};
+use ottava::engine::{EngineFailure, EngineState};
 use ottava::ir::OpKind;
 use ottava::model::ModelError;
 use ottava::session::SessionError;
@@ -391,7 +391,11 @@ fn fails_all(injection: Injection, name: &str) -> Outcome {
         let error = generation.text().err().ok_or("an error")?.to_string();
         assert!(error.contains(&format!("CUDA_ERROR_{name}")) && error.contains("lost"), "{error}");
     }
-    assert!(matches!(engine.state(), EngineState::Dead(Death::DeviceLost(_))), "{:?}", engine.state());
+    assert!(
+        matches!(engine.state(), EngineState::Dead(EngineFailure::DeviceLost(_))),
+        "{:?}",
+        engine.state()
+    );
     let refused = engine.submit(request(2)).err().ok_or("a lost device stays lost")?;
     assert_eq!(refused.kind(), ErrorKind::DeviceLost, "{refused}");
     Ok(())

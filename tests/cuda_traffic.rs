@@ -11,7 +11,7 @@ use cuda_emu::{Checks, DeviceConfig, Emulator, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{Backend, PreparedMatrix, Weights};
 use ottava::ir::{
-    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Write,
+    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, WriteMode,
 };
 use ottava::quant::WeightMatrix;
 
@@ -70,8 +70,8 @@ impl Launch {
     fn op(&self, src: Place, results: &[Place]) -> Op {
         let epilogue = match (self.is_gate(), self.adds()) {
             (true, _) => Epilogue::Gated { up: MatrixId(1), activation: LLAMA_3_1_8B.activation },
-            (_, true) => Epilogue::Write(Write::Add),
-            _ => Epilogue::Write(Write::Store),
+            (_, true) => Epilogue::Write(WriteMode::Add),
+            _ => Epilogue::Write(WriteMode::Store),
         };
         let product = |(index, &dst): (usize, &Place)| Product {
             dst,

@@ -1,5 +1,6 @@
-//! Keeps the written architecture and style true: file heads, layers, paths in documents, sizes,
-//! and where `unsafe`, the environment and kernels' inline assembly may appear. Reads the repository and nothing else.
+//! Keeps the written architecture and style true: file heads, layers, import cycles, paths in documents, sizes, the
+//! wording of comments, and where `unsafe`, the environment and kernels' inline assembly may appear. It reads the
+//! repository and nothing else. Every crate under `crates/` is checked; exemptions are lists of names.
 //!
 //! ARCHITECTURE.md holds the layering table between `<!-- layers -->` and `<!-- /layers -->`:
 //! rows of `| module | may use |`, the second cell a list of module names set apart by commas
@@ -12,8 +13,11 @@ mod checklist;
 mod cycles;
 #[path = "tidy/lexer.rs"]
 mod lexer;
+#[path = "tidy/prose.rs"]
+mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use lexer::{code_of, is_word, line_of, without_tests, words_of};
@@ -21,11 +25,13 @@ use lexer::{code_of, is_word, line_of, without_tests, words_of};
 /// Lines that a source file has at most, all counted.
 const LINES_MAX: usize = 700;
 /// Code lines that a source file has at most: no blank lines, comments or tests.
-const CODE_LINES_MAX: usize = 300;
+const CODE_LINES_MAX: usize = 400;
+/// Code lines from which on a file is printed as a warning: it may hold two concepts.
+const CODE_LINES_WARNED: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
 const OVERSIZED: &[(&str, Size)] = &[];
-/// Rings of files that are left, by their folder and how many files they have: none, and none may come.
-const RINGS: &[(&str, usize)] = &[];
+/// Crates exempt from the checks of cycles and of comments: the emulator is frozen.
+const FROZEN_CRATES: &[&str] = &["crates/cuda-emu"];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu/",
@@ -40,13 +46,11 @@ const UNSAFE_ALLOWED: &[&str] = &[
 const ENVIRONMENT_ALLOWED: &[&str] = &["crates/cli/src/env.rs", "crates/cuda-emu/src/driver/options.rs"];
 /// Where kernels may have inline assembly.
 const ASSEMBLY_ALLOWED: &str = "kernels-cu/common/ptx.cuh";
-/// The libraries of the repository.
-const LIBRARIES: &[&str] = &["src", "crates/cli/src", "crates/cuda-emu/src"];
 /// Folders of documents. Not `benches`: records name what was there on their day.
 const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "crates"];
 /// Other documents; CHANGELOG.md names what has been.
 const OTHER_DOCUMENTS: &[&str] =
-    &["README.md", "ARCHITECTURE.md", "benches/README.md", "benches/record/INDEX.md"];
+    &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benches/README.md", "benches/record/INDEX.md"];
 
 /// How long a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,16 +95,30 @@ fn files(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
     found
 }
 
+/// The folders of all crates under `crates/`, sorted.
+fn crates() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap());
+    let packages = entries.filter(|entry| entry.path().join("Cargo.toml").exists());
+    let mut found: Vec<String> =
+        packages.map(|entry| format!("crates/{}", entry.file_name().to_str().unwrap())).collect();
+    found.sort();
+    found
+}
+
+/// The `src` folders of the library and of every crate.
+fn libraries() -> Vec<String> {
+    std::iter::once("src".into()).chain(crates().iter().map(|package| format!("{package}/src"))).collect()
+}
+
+fn library_sources() -> Vec<Source> {
+    let folders = libraries();
+    sources(&folders.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 fn all_sources() -> Vec<Source> {
-    let own =
-        ["src", "tests", "benches", "examples", "fuzz/fuzz_targets", "crates/cli/src", "crates/cli/tests"];
-    let emulator = [
-        "crates/cuda-emu/src",
-        "crates/cuda-emu/tests",
-        "crates/cuda-emu/benches",
-        "crates/cuda-emu/examples",
-    ];
-    sources(&[own.as_slice(), &emulator].concat())
+    let packages = crates();
+    let own = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
+    sources(&own.into_iter().chain(packages.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
 fn is_test_file(path: &str) -> bool {
@@ -135,12 +153,20 @@ fn no_file_outgrows_its_reader() {
     let exists = |path: &str| all.iter().any(|source| source.path == path);
     let gone = oversized.keys().filter(|path| !exists(path));
     problems.extend(gone.map(|path| format!("{path}:1: gone; take it off OVERSIZED")));
+    for source in &all {
+        let code = size_of(source).code;
+        if code > CODE_LINES_WARNED {
+            // Written to the handle: libtest captures `eprintln!` of a test that passes.
+            let mut out = std::io::stderr();
+            let _ = writeln!(out, "warning: {}: {code} code lines, above {CODE_LINES_WARNED}", source.path);
+        }
+    }
     tidy(problems);
 }
 
 /// Tests are as long as they need to be, up to the limit on all lines.
 fn size_of(source: &Source) -> Size {
-    let in_library = LIBRARIES.iter().any(|folder| Path::new(&source.path).starts_with(folder));
+    let in_library = source.path.starts_with("src/") || source.path.contains("/src/");
     let counts = in_library && !is_test_file(&source.path);
     let code = if counts { without_tests(&code_of(&source.text)) } else { String::new() };
     Size {
@@ -168,7 +194,7 @@ fn size_problem(path: &str, found: Size, excused: Option<&Size>) -> Option<Strin
 #[test]
 fn unsafe_and_the_environment_stay_in_their_files() {
     let mut problems = Vec::new();
-    for source in sources(LIBRARIES) {
+    for source in library_sources() {
         let code = code_of(&source.text);
         let allowed = |places: &[&str]| places.iter().any(|place| source.path.starts_with(place));
         if !allowed(UNSAFE_ALLOWED) {
@@ -334,24 +360,23 @@ fn modules_use_only_the_layers_below_them() {
 #[test]
 fn no_files_use_each_other_in_a_ring() {
     let code = |source: &Source| without_tests(&code_of(&source.text));
-    let sources = sources(&["src"]);
-    let own = sources.iter().filter(|source| !is_test_file(&source.path));
-    let files = own.filter_map(|source| Some((cycles::module_path(&source.path)?, code(source)))).collect();
     let mut problems = Vec::new();
-    let mut found: Vec<(String, usize)> = Vec::new();
-    for ring in cycles::rings(&files) {
-        let names: Vec<String> = ring.iter().map(|module| module.join("::")).collect();
-        let known = (ring[0][0].clone(), ring.len());
-        if !RINGS.iter().any(|&(folder, files)| (folder, files) == (known.0.as_str(), known.1)) {
-            problems.push(format!("src: {} files use each other: {}", ring.len(), names.join(", ")));
+    for library in libraries().iter().filter(|library| !is_frozen(library)) {
+        let sources = sources(&[library.as_str()]);
+        assert!(!sources.is_empty(), "{library} has no files");
+        let own = sources.iter().filter(|source| !is_test_file(&source.path));
+        let files =
+            own.filter_map(|source| Some((cycles::module_path(&source.path)?, code(source)))).collect();
+        for ring in cycles::rings(&files) {
+            let names: Vec<String> = ring.iter().map(|module| module.join("::")).collect();
+            problems.push(format!("{library}: {} files use each other: {}", ring.len(), names.join(", ")));
         }
-        found.push(known);
     }
-    let gone = RINGS.iter().filter(|&&(folder, files)| !found.contains(&(folder.into(), files)));
-    problems.extend(
-        gone.map(|(folder, files)| format!("RINGS: the ring of {files} files in {folder} has changed")),
-    );
     tidy(problems);
+}
+
+fn is_frozen(path: &str) -> bool {
+    FROZEN_CRATES.iter().any(|package| Path::new(path).starts_with(package))
 }
 
 /// The module that a file of `src/` belongs to; none for the library's table of contents.
@@ -464,13 +489,13 @@ fn sizes_are_counted_without_comments_blanks_and_tests() {
 fn the_size_ratchet_only_turns_one_way() {
     let size = |lines, code| Size { lines, code };
     let speaks = |found, excused: Option<Size>| size_problem("a.rs", found, excused.as_ref());
-    assert_eq!(speaks(size(700, 300), None), None);
+    assert_eq!(speaks(size(700, 400), None), None);
     assert!(speaks(size(701, 1), None).unwrap().contains("split it"));
-    assert!(speaks(size(400, 301), None).unwrap().starts_with("a.rs:1: 400 lines, 301 of them code"));
-    assert_eq!(speaks(size(500, 400), Some(size(500, 400))), None);
-    assert!(speaks(size(500, 401), Some(size(500, 400))).unwrap().contains("only shrink"));
-    assert!(speaks(size(500, 399), Some(size(500, 400))).unwrap().contains("only shrink"));
-    assert!(speaks(size(500, 300), Some(size(500, 400))).unwrap().contains("take it off"));
+    assert!(speaks(size(500, 401), None).unwrap().starts_with("a.rs:1: 500 lines, 401 of them code"));
+    assert_eq!(speaks(size(600, 500), Some(size(600, 500))), None);
+    assert!(speaks(size(600, 501), Some(size(600, 500))).unwrap().contains("only shrink"));
+    assert!(speaks(size(600, 499), Some(size(600, 500))).unwrap().contains("only shrink"));
+    assert!(speaks(size(600, 400), Some(size(600, 500))).unwrap().contains("take it off"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ottava::ir::{
     Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, KvAppend, Matmul,
     MatrixId, Normalize, Op, Place, Product, RmsNorm, Rope, RopeAngles, RopePairing, Rows, SampleRows,
-    Softmax, Transpose, Unary, UnaryFn, VectorId, Write,
+    Softmax, Transpose, Unary, UnaryFn, VectorId, WriteMode,
 };
 
 use super::support::timing::Work;
@@ -109,8 +109,8 @@ impl Inputs {
         let outputs = Place { rows: Rows::Outputs, ..dst };
         let gathered = Answer::new(outputs, move |row, col| self.x(0, width, row, col));
         [
-            case("rms_norm", norm(Write::Store), 2 * size, Answer::new(dst, normed)),
-            case("rms_norm_add", norm(Write::Add), 3 * size, Answer::new(dst, added)),
+            case("rms_norm", norm(WriteMode::Store), 2 * size, Answer::new(dst, normed)),
+            case("rms_norm_add", norm(WriteMode::Add), 3 * size, Answer::new(dst, added)),
             case(
                 "gather_outputs",
                 Op::GatherOutputs(GatherOutputs { dst: outputs, src }),

@@ -10,7 +10,7 @@ use cuda_emu::{Emulator, InstructionClass};
 use ottava::backend::PreparedMatrix;
 use ottava::backend::cuda::Cuda;
 use ottava::ir::{Binary, Counting, Embed, GatherOutputs, MatrixSize, Normalize, SampleRows, Softmax, Unary};
-use ottava::ir::{Epilogue, MatrixId, Op, Place, Rows, Write};
+use ottava::ir::{Epilogue, MatrixId, Op, Place, Rows, WriteMode};
 
 use super::support::machine::Machine;
 
@@ -84,7 +84,7 @@ fn values(kernel: &[Op]) -> Vec<(Place, usize)> {
         }
         [Op::Matmul(op)] => {
             let result = |product: &ottava::ir::Product| match product.epilogue {
-                Epilogue::Write(Write::Add) => (product.dst, both),
+                Epilogue::Write(WriteMode::Add) => (product.dst, both),
                 _ => (product.dst, one),
             };
             op.products.iter().map(result).chain([(op.src, one)]).collect()

@@ -5,7 +5,7 @@ use ottava::backend::cuda::Cuda;
 use ottava::backend::{Backend, Reference, Weights};
 use ottava::ir::{
     Attention, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Precision, Product,
-    RmsNorm, Rope, RopePairing, VectorId, Write,
+    RmsNorm, Rope, RopePairing, VectorId, WriteMode,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
@@ -115,7 +115,7 @@ impl Layer<'_> {
         let heads = self.shape.heads;
         let matrix = |index: usize| MatrixId((index * layers + layer) as u32);
         let product = |dst, index, epilogue| Product { dst, matrix: matrix(index), bias: None, epilogue };
-        let [store, add] = [Write::Store, Write::Add].map(Epilogue::Write);
+        let [store, add] = [WriteMode::Store, WriteMode::Add].map(Epilogue::Write);
         let gated = Epilogue::Gated { up: matrix(5), activation: self.shape.activation };
         let norm = Some(RmsNorm { weight: VectorId(0), eps: 1e-5 });
         let matmul = |src, norm, products| Op::Matmul(Matmul { src, norm, products });

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use ottava::backend::{Backend, Weights};
 use ottava::ir::{
-    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Write,
+    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, WriteMode,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
@@ -236,7 +236,7 @@ fn pack(report: &mut Report, case: &Case) {
     let strip = Random(7).matrix(16, cols, Codes::Q8_0);
     let results: Vec<Place> = (0..SHARED * LAUNCHES).map(|_| layout.place(strip.rows())).collect();
     let op = |source: usize, results: &[Place]| {
-        let epilogue = Epilogue::Write(Write::Store);
+        let epilogue = Epilogue::Write(WriteMode::Store);
         let product = |&dst| Product { dst, matrix: MatrixId(0), bias: None, epilogue };
         let products = results.iter().map(product).collect();
         Op::Matmul(Matmul { src: sources[source % sources.len()], norm: None, products })

@@ -63,13 +63,13 @@ impl Report {
     }
 
     /// Whether there is time for another case; says once if there is none.
-    fn goes_on(&mut self, what: &str) -> bool {
-        let goes_on = self.end.is_none_or(|end| Instant::now() < end);
-        if !goes_on && !self.ended {
+    fn has_time_for(&mut self, what: &str) -> bool {
+        let has_time = self.end.is_none_or(|end| Instant::now() < end);
+        if !has_time && !self.ended {
             println!("MISSING  {what} and what follows: out of time");
             self.ended = true;
         }
-        goes_on
+        has_time
     }
 
     fn line(&mut self, mut row: Map<String, Value>) {
@@ -104,7 +104,7 @@ impl Report {
     /// Measures a case if there is time; a wrong answer is told, and others are measured all the same.
     pub fn attempt(&mut self, case: &Case, measure: impl FnOnce(&mut Report)) {
         let name = format!("{case:?}");
-        if self.goes_on(&name) && catch_unwind(AssertUnwindSafe(|| measure(self))).is_err() {
+        if self.has_time_for(&name) && catch_unwind(AssertUnwindSafe(|| measure(self))).is_err() {
             println!("WRONG    {name}, {}", self.variant.name);
             self.wrong += 1;
         }

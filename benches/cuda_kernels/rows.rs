@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ottava::TokenId;
 use ottava::ir::{
     Binary, BinaryFn, Embed, GatherOutputs, LogitAdjustment, Normalize, Op, Place, RmsNorm, RopeAngles,
-    RowSampling, Rows, SampleRows, Softmax, StepInput, Unary, UnaryFn, VectorId, Write,
+    RowSampling, Rows, SampleRows, Softmax, StepInput, Unary, UnaryFn, VectorId, WriteMode,
 };
 use ottava::quant::QuantMatrix;
 
@@ -115,7 +115,7 @@ fn of_model(report: &mut Report, model: &Shape, case: &Case) {
     let inv_freq: Arc<[f64]> = (0..dim / 2).map(frequency).collect();
     let norm = |o: &Operands| {
         let norm = RmsNorm { weight: VectorId(0), eps: 1e-5 };
-        Op::Norm(Normalize { dst: o.dst, src: o.sources[0], norm: norm.into(), write: Write::Store })
+        Op::Norm(Normalize { dst: o.dst, src: o.sources[0], norm: norm.into(), write: WriteMode::Store })
     };
     let angles = |o: &Operands| {
         Op::RopeAngles(RopeAngles { dst: o.dst, inv_freq: Arc::clone(&inv_freq), magnitude: 1.0 })

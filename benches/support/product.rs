@@ -1,7 +1,7 @@
 //! Matrix products of one source with copies of a matrix, on any backend.
 
 use ottava::backend::{Backend, Weights};
-use ottava::ir::{Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, StepInput, Write};
+use ottava::ir::{Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, StepInput, WriteMode};
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
 use super::machine::{Layout, Machine, Room};
@@ -46,7 +46,7 @@ impl<B: Backend> Products<B> {
         let src = layout.place(matrix.cols());
         let dst: Vec<Place> = (0..copies).map(|_| layout.place(matrix.rows())).collect();
         let op = |launch: usize| {
-            let (matrix, epilogue) = (MatrixId((launch % copies) as u32), Epilogue::Write(Write::Store));
+            let (matrix, epilogue) = (MatrixId((launch % copies) as u32), Epilogue::Write(WriteMode::Store));
             let products = vec![Product { dst: dst[launch % copies], matrix, bias: None, epilogue }];
             Op::Matmul(Matmul { src, norm: None, products })
         };

@@ -70,7 +70,7 @@ fuzz_target!(|input: Input| {
     let shapes: Vec<MatrixShape> = kept.iter().map(shape).collect();
     let prepared: Vec<_> = kept.iter().map(|matrix| CPU.prepare(matrix).expect("prepared")).collect();
     let sidecar = Sidecar { path: &PATH, key: [7; 32], shapes: &shapes, map: input.map };
-    CPU.keep(&sidecar, &prepared).expect("kept");
+    CPU.store(&sidecar, &prepared).expect("kept");
     let mut bytes = std::fs::read(&*PATH).expect("the file");
     for &(place, value) in input.bytes.iter().take(8) {
         let place = place as usize % bytes.len();
@@ -83,7 +83,7 @@ fuzz_target!(|input: Input| {
         input.wanted.as_ref().map(|wanted| wanted.iter().take(4).map(|s| shape(&s.matrix())).collect());
     let wanted: Vec<MatrixShape> = wanted.unwrap_or_else(|| shapes.clone());
     let key = if input.other_key { [8; 32] } else { [7; 32] };
-    if let Ok(matrices) = CPU.restore(&Sidecar { path: &PATH, key, shapes: &wanted, map: input.map }) {
+    if let Ok(matrices) = CPU.load(&Sidecar { path: &PATH, key, shapes: &wanted, map: input.map }) {
         assert!(!input.other_key && wanted == shapes && matrices.len() == wanted.len());
         for (restored, prepared) in matrices.iter().zip(&prepared) {
             assert_eq!(restored.bytes(), prepared.bytes());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::keep::Keep;
+use super::sidecar::SidecarLocation;
 use super::{Device, InferenceEngine};
 use crate::Result;
 use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa, PrefetchHint};
@@ -58,7 +58,7 @@ pub struct EngineBuilder {
     pub(super) device: Device,
     pub(super) cpu: CpuOptions,
     pub(super) quantise: Option<QuantFormat>,
-    pub(super) sidecar: Keep,
+    pub(super) sidecar: SidecarLocation,
     pub(super) batch_invariant: bool,
     pub(super) kv_dtype: KvDtype,
     pub(super) kv: Option<KvBudget>,
@@ -76,7 +76,7 @@ impl EngineBuilder {
             device: Device::Auto,
             cpu: CpuOptions::default(),
             quantise: None,
-            sidecar: Keep::Nowhere,
+            sidecar: SidecarLocation::None,
             batch_invariant: false,
             kv_dtype: KvDtype::F16,
             kv: None,
@@ -141,14 +141,14 @@ impl EngineBuilder {
     /// [`EngineInfo::sidecar`](super::EngineInfo::sidecar) reports its use; a sidecar that cannot be read or
     /// written is no error. Default: no sidecar.
     pub fn sidecar(mut self) -> Self {
-        self.sidecar = Keep::BesideTheModel;
+        self.sidecar = SidecarLocation::NextToModel;
         self
     }
 
     /// As [`EngineBuilder::sidecar`], in another folder. Models with the same name replace each other's
     /// sidecar.
     pub fn sidecar_in(mut self, folder: impl AsRef<Path>) -> Self {
-        self.sidecar = Keep::In(folder.as_ref().to_path_buf());
+        self.sidecar = SidecarLocation::Folder(folder.as_ref().to_path_buf());
         self
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 #[cfg(feature = "constraints")]
 use super::request::no_tools;
 use super::{InferenceEngine, Request};
-use crate::chat::{AnswerParser, ChatFormat, ChatPart, Thoughts, ToolChoice, Tools};
+use crate::chat::{AnswerParser, ChatFormat, ChatPart, ReasoningState, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::ChatTemplate;
 #[cfg(feature = "constraints")]
@@ -76,18 +76,23 @@ impl InferenceEngine {
 
     /// Adds the mask that enforces the request's tools and format, and shows the markers of calls. Returns
     /// the tools separately.
-    pub(super) fn enforced(&self, mut request: Request, thoughts: Thoughts) -> Result<(Request, Tools)> {
+    pub(super) fn enforced(
+        &self,
+        mut request: Request,
+        reasoning: ReasoningState,
+    ) -> Result<(Request, Tools)> {
         let tools = std::mem::take(&mut request.tools);
         #[cfg(feature = "constraints")]
         let request = match request.format.take() {
             None if tools.list.is_empty() => request,
-            says => {
-                let says = says.map(|says| self.checked_format(&says)).transpose()?;
-                self.constrained(request, &tools, says.as_ref(), thoughts)?
+            text_grammar => {
+                let text_grammar =
+                    text_grammar.map(|text_grammar| self.checked_format(&text_grammar)).transpose()?;
+                self.constrained(request, &tools, text_grammar.as_ref(), reasoning)?
             }
         };
         #[cfg(not(feature = "constraints"))]
-        let request = self.constrained(request, &tools, thoughts)?;
+        let request = self.constrained(request, &tools, reasoning)?;
         Ok((request, tools))
     }
 
@@ -96,16 +101,16 @@ impl InferenceEngine {
     /// # Errors
     /// Those of [`InferenceEngine::constrain`].
     #[cfg(feature = "constraints")]
-    fn checked_format(&self, says: &Grammar) -> Result<Source> {
-        let source = says.source()?;
+    fn checked_format(&self, text_grammar: &Grammar) -> Result<Source> {
+        let source = text_grammar.source()?;
         // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
-        self.constraints()?.compile_source(says.field(), &source)?;
+        self.constraints()?.compile_source(text_grammar.field(), &source)?;
         Ok(source)
     }
 
     /// Shows the markers of calls. Fails if enforcement is required.
     #[cfg(not(feature = "constraints"))]
-    fn constrained(&self, request: Request, tools: &Tools, _thoughts: Thoughts) -> Result<Request> {
+    fn constrained(&self, request: Request, tools: &Tools, _reasoning: ReasoningState) -> Result<Request> {
         match must_keep(tools) {
             _ if tools.list.is_empty() => Ok(request),
             Some(field) => {
@@ -124,8 +129,8 @@ impl InferenceEngine {
         &self,
         request: Request,
         tools: &Tools,
-        says: Option<&Source>,
-        thoughts: Thoughts,
+        text_grammar: Option<&Source>,
+        reasoning: ReasoningState,
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
@@ -133,18 +138,18 @@ impl InferenceEngine {
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
-        let wanted = Wanted { tools, says, thoughts, control: &control };
+        let wanted = Wanted { tools, text_grammar, reasoning, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
         let constraint = grammar.and_then(|grammar| self.constrain(&grammar));
-        if tools.list.is_empty() && says.is_some() {
+        if tools.list.is_empty() && text_grammar.is_some() {
             // No tool is at fault.
             return Ok(request.mask(constraint?));
         }
-        let field = must_keep(tools).or(says.map(|_| "tools"));
+        let field = must_keep(tools).or(text_grammar.map(|_| "tools"));
         Ok(match unless_free(constraint, field)? {
             Some(constraint) => request.mask(constraint),
             None => request,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::builder::{BeforeLoad, EngineBuilder, Source};
-use super::texts::Texts;
+use super::text_pipeline::TextPipeline;
 use super::{EngineInfo, InferenceEngine};
 use crate::backend::Backend;
 use crate::checkpoint::{self, Checkpoint};
@@ -15,7 +15,7 @@ use crate::ir::{PAGE_TOKENS, Precision, StepLimits};
 use crate::model::{
     Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig, OwnModel,
 };
-use crate::{Result, room};
+use crate::{Result, headroom};
 
 /// Least capacity of a step for rows with logits: scores read up to this many at once.
 const STEP_OUTPUTS_MIN: usize = 64;
@@ -27,7 +27,7 @@ const CONTEXTS_OF_A_SHARE: usize = 2;
 /// A loaded model and the values for its [`EngineInfo`].
 struct Loaded<B: Backend> {
     model: Model<B>,
-    texts: Texts,
+    text: TextPipeline,
     config: Option<ModelConfig>,
     name: String,
     path: PathBuf,
@@ -63,9 +63,9 @@ impl EngineBuilder {
             Source::File(path) => self.load_file(path, backend, before.kv, progress)?,
             Source::Own(own) => self.load_own(own, backend, before.kv)?,
         };
-        let Loaded { model, texts, config, name, path, file_bytes, .. } = loaded;
+        let Loaded { model, text, config, name, path, file_bytes, .. } = loaded;
         let info = EngineInfo {
-            warnings: texts.warnings(),
+            warnings: text.warnings(),
             name,
             path,
             device: before.device,
@@ -86,7 +86,7 @@ impl EngineBuilder {
         let monitor = model.session().backend().monitor();
         let scheduling = EngineConfig { prefill_chunk: Some(loaded.prefill_chunk), ..self.engine };
         let handle = Handle::spawn(model, scheduling)?;
-        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+        Ok(InferenceEngine { handle, shared: Arc::new(text.into_shared(info, config, monitor)) })
     }
 
     fn load_file<B: Backend>(
@@ -102,20 +102,20 @@ impl EngineBuilder {
         let (options, prefill_chunk) = self.load_options(Some(&config), B::PREFILL_CHUNK, kv);
         let template = self.chat_template.as_deref();
         // Reading a vocabulary on one thread can take as long as loading a small model's weights on all.
-        let (texts, model) = thread::scope(|scope| {
-            let reader = room::spawn_scoped(scope, || Texts::read(file, template));
+        let (text, model) = thread::scope(|scope| {
+            let reader = headroom::spawn_scoped(scope, || TextPipeline::read(file, template));
             let model = Model::load(file, &config, backend, &options, progress);
-            let texts = match reader {
+            let text = match reader {
                 Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // Read here if no thread could be started.
-                Err(_) => Texts::read(file, template),
+                Err(_) => TextPipeline::read(file, template),
             };
-            (texts, model)
+            (text, model)
         });
-        let (texts, model) = (texts?, model?);
+        let (text, model) = (text?, model?);
         Ok(Loaded {
             model,
-            texts,
+            text,
             name: model_name(file),
             path: path.to_path_buf(),
             file_bytes: file.file_bytes(),
@@ -131,7 +131,7 @@ impl EngineBuilder {
         let model = Model::of_graph(own, backend, &options)?;
         let template = self.chat_template.as_deref();
         Ok(Loaded {
-            texts: Texts::of_numbers(own.name(), model.vocab_size(), own.end_ids(), template)?,
+            text: TextPipeline::of_numbers(own.name(), model.vocab_size(), own.end_ids(), template)?,
             model,
             config: None,
             name: own.name().to_owned(),

@@ -23,11 +23,11 @@ mod builder;
 #[cfg(feature = "text")]
 mod chat;
 mod device;
-mod keep;
 mod load;
 mod prepare;
 mod request;
-mod texts;
+mod sidecar;
+mod text_pipeline;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ use crate::{
 };
 #[cfg(feature = "text")]
 use crate::{
-    chat::Thoughts,
+    chat::ReasoningState,
     engine::SubmitError,
     text::{ChatTemplate, Tokenizer},
 };
@@ -190,7 +190,7 @@ impl InferenceEngine {
 
     /// The token ids of a request's prompt, and the state of the reasoning at the end of its text.
     #[cfg(feature = "text")]
-    fn encode(&self, request: &Request) -> Result<(Vec<TokenId>, Thoughts)> {
+    fn encode(&self, request: &Request) -> Result<(Vec<TokenId>, ReasoningState)> {
         use crate::text::AddBos;
         request.check()?;
         let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
@@ -198,10 +198,10 @@ impl InferenceEngine {
         match &request.prompt {
             Prompt::Encoded(prompt) => Ok((prompt.ids.clone(), prompt.reasoning)),
             Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
-            Prompt::Tokens(ids) => Ok((ids.clone(), Thoughts::Open)),
+            Prompt::Tokens(ids) => Ok((ids.clone(), ReasoningState::NotStarted)),
             Prompt::Text(text) => {
                 let ids = tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max);
-                Ok((self.fitting(ids)?, format.thoughts_behind(text)))
+                Ok((self.fitting(ids)?, format.reasoning_after(text)))
             }
             Prompt::Chat(messages) => {
                 // A template writes the text of all messages, so its length gives a lower bound before the
@@ -227,7 +227,7 @@ impl InferenceEngine {
                 let prompt = template.prompt(&template.adapt(messages), &options)?;
                 let bos = self.bos_unless_written(&prompt);
                 let ids = self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))?;
-                Ok((ids, format.thoughts_behind(prompt.text())))
+                Ok((ids, format.reasoning_after(prompt.text())))
             }
         }
     }

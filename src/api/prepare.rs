@@ -1,11 +1,11 @@
-//! [`Prepared`]: a request with an encoded prompt, whose tools and format are in its mask.
+//! [`Prepared`]: a request with an encoded prompt and a mask made of its tools and format.
 
 use std::sync::Arc;
 
 use super::request::{EncodedPrompt, Prompt};
 use super::{InferenceEngine, Request};
 #[cfg(feature = "text")]
-use crate::chat::{AnswerParser, Thoughts, Tools};
+use crate::chat::{AnswerParser, ReasoningState, Tools};
 use crate::{Result, TokenId, engine::TokenRequest, text::Vocab};
 
 /// A request with an encoded prompt, ready to be submitted any number of times; see
@@ -30,7 +30,7 @@ impl Prepared {
     #[cfg(feature = "text")]
     pub fn answer_parser(&self) -> AnswerParser {
         let parser = AnswerParser::new(self.prompt.format, &self.prompt.tools);
-        if self.prompt.reasoning == Thoughts::Begun { parser.in_reasoning() } else { parser }
+        if self.prompt.reasoning == ReasoningState::Open { parser.in_reasoning() } else { parser }
     }
 
     #[cfg(feature = "text")]
@@ -67,7 +67,7 @@ impl InferenceEngine {
     /// use ottava::{Engine, Request, text::Message};
     ///
     /// let engine = Engine::builder("model.gguf").build()?;
-    /// let prepared = engine.prepare(Request::chat([Message::new("user", "What is gravity?")]))?;
+    /// let prepared = engine.prepare(Request::chat([Message::new("user", "Why is the sky blue?")]))?;
     /// println!("{} tokens", prepared.prompt_ids().len());
     /// for seed in 0..3 {
     ///     let request = Request::from(prepared.clone()).temperature(1.0).seed(seed);

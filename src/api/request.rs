@@ -12,7 +12,7 @@ use crate::sample::{Sampling, TokenMask};
 use crate::text::Vocab;
 #[cfg(feature = "text")]
 use crate::{
-    chat::{ChatFormat, Thoughts, Tool, ToolError, Tools},
+    chat::{ChatFormat, ReasoningState, Tool, ToolError, Tools},
     engine::SubmitError,
     text::{Message, RenderOptions, Special},
 };
@@ -25,7 +25,7 @@ pub(super) enum Prompt {
     Text(String),
     #[cfg(feature = "text")]
     Chat(Vec<Message>),
-    /// Of a prepared request.
+    /// Encoded prompt of a prepared request.
     Encoded(Arc<EncodedPrompt>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct EncodedPrompt {
     pub(super) format: ChatFormat,
     /// State of the reasoning at the end of the prompt's text.
     #[cfg(feature = "text")]
-    pub(super) reasoning: Thoughts,
+    pub(super) reasoning: ReasoningState,
     #[cfg(feature = "text")]
     pub(super) tools: Tools,
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::BackendError;
-use crate::ir::{Misfit, Place, Rows};
+use crate::ir::{InvalidOp, Place, Rows};
 
 /// The error for inconsistent operands.
 pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
@@ -50,8 +50,8 @@ impl Place {
     }
 }
 
-impl From<Misfit> for BackendError {
-    fn from(Misfit { op, expected, found }: Misfit) -> BackendError {
+impl From<InvalidOp> for BackendError {
+    fn from(InvalidOp { op, expected, found }: InvalidOp) -> BackendError {
         shape_error(op, expected, found)
     }
 }

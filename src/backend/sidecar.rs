@@ -23,18 +23,18 @@ pub struct Sidecar<'a> {
 
 /// A backend that stores prepared matrices of type `M` in files.
 pub trait PackedFiles<M> {
-    /// Reads the matrices that [`PackedFiles::keep`] wrote, in their order; they need not be prepared again.
+    /// Reads the matrices that [`PackedFiles::store`] wrote, in their order; they need not be prepared again.
     ///
     /// # Errors
     /// [`NoSidecar`] if the file cannot be used; then nothing of it is used.
-    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<M>, NoSidecar>;
+    fn load(&self, sidecar: &Sidecar<'_>) -> Result<Vec<M>, NoSidecar>;
 
-    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`PackedFiles::restore`]. An
+    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`PackedFiles::load`]. An
     /// existing file of that name is replaced atomically at the end.
     ///
     /// # Errors
     /// [`NoSidecar`]; the previous file, if any, is unchanged.
-    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[M]) -> Result<(), NoSidecar>;
+    fn store(&self, sidecar: &Sidecar<'_>, matrices: &[M]) -> Result<(), NoSidecar>;
 }
 
 /// Shape and form of a canonical matrix, without its values.

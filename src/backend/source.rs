@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::thread;
 
 use super::BackendError;
+use crate::headroom;
 use crate::quant::{MatrixForm, WeightMatrix};
-use crate::room;
 
 /// Maximum number of threads that read a whole matrix; more would be limited by memory bandwidth.
 const THREADS_MAX: usize = 8;
@@ -49,7 +49,7 @@ pub trait MatrixSource: Sync {
         let mut whole = WeightMatrix::default();
         whole.reshape(self.form(), [self.rows(), self.cols()]).map_err(|error| no_shape(&error))?;
         thread::scope(|scope| {
-            let read = |start| room::spawn_scoped(scope, move || part(start));
+            let read = |start| headroom::spawn_scoped(scope, move || part(start));
             let readers: Vec<_> = starts().map(read).collect();
             for (start, reader) in starts().zip(readers) {
                 // A part without a thread (it could not be started) is read here.

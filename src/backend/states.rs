@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{BackendError, StateMemory, shape_error};
+use crate::headroom;
 use crate::ir::{State, StateSlot, StateSlots, StepInput};
-use crate::room;
 
 /// Slots of `elements` values each, stored contiguously.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl<T: Copy + Default + From<f32> + Into<f64>> StateMemory for States<T> {
         let no_memory = BackendError::OutOfMemory { bytes, what: "the states of sequences" };
         let mut values = Vec::new();
         // Without states nothing is allocated, so the memory check is skipped.
-        let has_room = count == 0 || room::has(bytes.saturating_add(room::SMALL_BYTES));
+        let has_room = count == 0 || headroom::has(bytes.saturating_add(headroom::SMALL_BYTES));
         if !has_room || values.try_reserve_exact(count).is_err() {
             return Err(no_memory);
         }

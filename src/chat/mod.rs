@@ -8,7 +8,7 @@ mod tool;
 
 pub use answer::AnswerParser;
 pub use format::ChatFormat;
-pub(crate) use format::Thoughts;
+pub(crate) use format::ReasoningState;
 #[cfg(feature = "constraints")]
 pub(crate) use format::Wanted;
 pub use tool::{Tool, ToolChoice, ToolError, Tools};

@@ -33,39 +33,39 @@ pub struct ModelFile {
 }
 
 /// One GGUF file: a whole model, or one part of a split model.
-pub(super) struct Part {
+pub(super) struct GgufFile {
     pub version: u32,
     pub metadata: Metadata,
     pub tensors: Vec<TensorInfo>,
     pub file: StoredFile,
 }
 
-impl Part {
-    pub fn open(path: &Path, options: &OpenOptions) -> Result<Part, WeightsError> {
-        Part::read(path, Source::open(path, options)?)
+impl GgufFile {
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<GgufFile, WeightsError> {
+        GgufFile::read(path, Source::open(path, options)?)
     }
 
-    pub fn read(path: &Path, source: Source) -> Result<Part, WeightsError> {
+    pub fn read(path: &Path, source: Source) -> Result<GgufFile, WeightsError> {
         let header = read_header(path, &source);
         // The change check comes before the parse error: a file overwritten meanwhile can yield any error.
         source.check_unchanged(path)?;
         let gguf::Header { version, metadata, tensors, bytes: header_bytes } = header?;
         make_sure(path, header_bytes.saturating_mul(PARSED))?;
         source.release(0..header_bytes);
-        Ok(Part { version, metadata, tensors, file: StoredFile::new(path, source, header_bytes) })
+        Ok(GgufFile { version, metadata, tensors, file: StoredFile::new(path, source, header_bytes) })
     }
 }
 
 impl ModelFile {
     /// Joins the parts of a split model, in order. Path and metadata come from the first part.
     pub(super) fn of_parts(
-        first: Part,
-        others: impl IntoIterator<Item = Part>,
+        first: GgufFile,
+        others: impl IntoIterator<Item = GgufFile>,
     ) -> Result<ModelFile, WeightsError> {
-        let Part { version, metadata, tensors, file } = first;
+        let GgufFile { version, metadata, tensors, file } = first;
         let (path, mut files) = (file.path().to_owned(), TensorFiles::default());
         files.add(file, tensors)?;
-        for Part { file, tensors, .. } in others {
+        for GgufFile { file, tensors, .. } in others {
             files.add(file, tensors)?;
         }
         Ok(ModelFile { path, version, metadata, dialect: Dialect::gguf(), files })

@@ -39,29 +39,29 @@ pub(super) enum Source {
 pub(super) struct MappedFile {
     map: Mmap,
     file: File,
-    opened: State,
+    opened: FileStamp,
 }
 
 /// A file that is read on demand.
 pub(super) struct ReadFile {
     file: ReadAt,
-    opened: State,
+    opened: FileStamp,
     /// Reusable read buffers: one per concurrent reader.
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
 /// File attributes that reveal a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State {
+struct FileStamp {
     bytes: usize,
     modified: Option<SystemTime>,
 }
 
-impl State {
-    fn of(metadata: &Metadata) -> io::Result<State> {
+impl FileStamp {
+    fn of(metadata: &Metadata) -> io::Result<FileStamp> {
         let too_large = |_| io::Error::new(io::ErrorKind::FileTooLarge, "beyond this machine");
         let bytes = usize::try_from(metadata.len()).map_err(too_large)?;
-        Ok(State { bytes, modified: metadata.modified().ok() })
+        Ok(FileStamp { bytes, modified: metadata.modified().ok() })
     }
 }
 
@@ -70,7 +70,7 @@ impl Source {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Source, WeightsError> {
         let io_error = |action| move |source| WeightsError::Io { file: path.to_owned(), action, source };
         let (file, metadata) = open_regular(path).map_err(io_error("open"))?;
-        let opened = State::of(&metadata).map_err(io_error("open"))?;
+        let opened = FileStamp::of(&metadata).map_err(io_error("open"))?;
         if !options.mmap || opened.bytes == 0 {
             return Ok(Source::Read(ReadFile { file: ReadAt::new(file), opened, spare: Mutex::default() }));
         }
@@ -87,7 +87,7 @@ impl Source {
         self.opened().and_then(|(_, opened)| opened.modified)
     }
 
-    fn opened(&self) -> Option<(&File, &State)> {
+    fn opened(&self) -> Option<(&File, &FileStamp)> {
         match self {
             Source::Mapped(mapped) => Some((&mapped.file, &mapped.opened)),
             Source::Read(read) => Some((read.file.file(), &read.opened)),
@@ -98,7 +98,7 @@ impl Source {
     /// Checks that length and modification time are those at opening.
     pub fn check_unchanged(&self, path: &Path) -> Result<(), WeightsError> {
         let Some((file, opened)) = self.opened() else { return Ok(()) };
-        let now = file.metadata().and_then(|metadata| State::of(&metadata));
+        let now = file.metadata().and_then(|metadata| FileStamp::of(&metadata));
         let now = now.map_err(|source| WeightsError::Io { file: path.to_owned(), action: "read", source })?;
         if now == *opened {
             return Ok(());

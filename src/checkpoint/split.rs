@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::load::Part;
+use super::load::GgufFile;
 use super::shown::part_name;
 use super::source::Source;
 use super::{Checkpoint, Fault, Metadata, ModelFile, OpenOptions, WeightsError};
@@ -44,7 +44,7 @@ impl ModelFile {
     /// [`WeightsError::Malformed`] if it is not a valid GGUF file, has an unsupported tensor type, or a part
     /// is missing; [`WeightsError::Changed`] if it changes during the call.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
-        whole(Part::open(path, options)?, |part| Part::open(part, options))
+        whole(GgufFile::open(path, options)?, |part| GgufFile::open(part, options))
     }
 
     /// Parses a GGUF file in memory. `name` is its path in error messages.
@@ -52,12 +52,12 @@ impl ModelFile {
     /// # Errors
     /// [`WeightsError::Malformed`], as for [`ModelFile::open`], and for one part of a split model.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
-        alone(Part::read(Path::new(name), Source::Owned(bytes))?)
+        alone(GgufFile::read(Path::new(name), Source::Owned(bytes))?)
     }
 }
 
 /// A model in one file. Refuses a single part of a split model.
-fn alone(part: Part) -> Result<ModelFile, WeightsError> {
+fn alone(part: GgufFile) -> Result<ModelFile, WeightsError> {
     match Split::of(&part.metadata) {
         Some(Split { part: number, count }) => {
             Err(WeightsError::malformed(part.file.path(), Fault::Split { part: number, count }))
@@ -67,7 +67,10 @@ fn alone(part: Part) -> Result<ModelFile, WeightsError> {
 }
 
 /// The whole model of `part`. `open` opens one of the other parts.
-fn whole(part: Part, open: impl Fn(&Path) -> Result<Part, WeightsError>) -> Result<ModelFile, WeightsError> {
+fn whole(
+    part: GgufFile,
+    open: impl Fn(&Path) -> Result<GgufFile, WeightsError>,
+) -> Result<ModelFile, WeightsError> {
     let Some(split) = Split::of(&part.metadata) else { return alone(part) };
     let path = part.file.path().to_owned();
     let Some((name, folder)) = base(&path, split) else { return alone(part) };
@@ -88,7 +91,7 @@ fn whole(part: Part, open: impl Fn(&Path) -> Result<Part, WeightsError>) -> Resu
     };
     let first = part_of(1)?;
     let expected = first.metadata.u64("split.tensors.count").ok().flatten();
-    let others: Vec<Part> = (2..=split.count).map(part_of).collect::<Result<_, _>>()?;
+    let others: Vec<GgufFile> = (2..=split.count).map(part_of).collect::<Result<_, _>>()?;
     let whole = ModelFile::of_parts(first, others)?;
     let found = whole.tensors().len() as u64;
     match expected {

@@ -22,19 +22,19 @@ pub(super) struct Stacks(BTreeMap<String, Vec<Member>>);
 /// A numbered tensor name, split into prefix, number and suffix.
 #[derive(Clone, Copy)]
 pub(super) struct Numbered<'n> {
-    pub before: &'n str,
+    pub prefix: &'n str,
     pub number: usize,
-    pub behind: &'n str,
+    pub suffix: &'n str,
 }
 
 impl Numbered<'_> {
     /// Name of the stack: the name without the number.
     fn stack(&self) -> String {
-        format!("{}{}", self.before, self.behind.strip_prefix('.').unwrap_or(self.behind))
+        format!("{}{}", self.prefix, self.suffix.strip_prefix('.').unwrap_or(self.suffix))
     }
 
     fn of(&self, number: usize) -> String {
-        format!("{}{number}{}", self.before, self.behind)
+        format!("{}{number}{}", self.prefix, self.suffix)
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::headroom;
 use crate::quant::QuantError;
-use crate::room;
 
 use super::scales::{RowScales, Spread};
 use super::source::Source;
@@ -167,7 +167,7 @@ pub(super) fn read_error(path: &Path, source: std::io::Error) -> WeightsError {
 
 /// Out-of-memory error if `bytes` are not available for parsing a header.
 pub(super) fn make_sure(path: &Path, bytes: usize) -> Result<(), WeightsError> {
-    match room::has(bytes.saturating_add(room::SMALL_BYTES)) {
+    match headroom::has(bytes.saturating_add(headroom::SMALL_BYTES)) {
         true => Ok(()),
         false => Err(read_error(path, std::io::ErrorKind::OutOfMemory.into())),
     }

@@ -9,7 +9,7 @@ use llguidance::{Logger, Matcher, ParserFactory};
 
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
 use super::grammar::Printed;
-use crate::room;
+use crate::headroom;
 
 /// Stack size of the compiler thread in bytes. Only touched pages become resident.
 const STACK_BYTES: usize = 64 << 20;
@@ -56,7 +56,7 @@ pub(super) fn compile(
 ) -> Result<Compiled, ConstraintError> {
     let factory = Arc::clone(factory);
     let compiler =
-        room::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, printed));
+        headroom::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, printed));
     let compiler = compiler.map_err(|error: io::Error| ConstraintError::Thread(error.to_string()))?;
     compiler.join().unwrap_or(Err(ConstraintError::Internal("the compiler panicked")))
 }

@@ -14,12 +14,12 @@ use crate::token::TokenId;
 pub struct Constraint {
     grammar: Arc<Compiled>,
     /// Mutex, because [`TokenMask::is_finished`] takes `&self` and advances the parser.
-    place: Mutex<Place>,
+    state: Mutex<ParserState>,
 }
 
 /// Parser state after a part of the answer.
 #[derive(Default)]
-struct Place {
+struct ParserState {
     /// `None` at the start and after a failure.
     parser: Option<Matcher>,
     /// Tokens that the parser has consumed.
@@ -32,22 +32,22 @@ struct Place {
 
 impl Constraint {
     pub(super) fn new(grammar: Arc<Compiled>) -> Constraint {
-        Constraint { grammar, place: Mutex::default() }
+        Constraint { grammar, state: Mutex::default() }
     }
 
     /// Advances the parser to the end of `answer`. No parser is left if the grammar rejects it.
-    fn follow(&self, answer: &[TokenId]) -> MutexGuard<'_, Place> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.follow(answer, &self.grammar);
-        place
+    fn follow(&self, answer: &[TokenId]) -> MutexGuard<'_, ParserState> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.follow(answer, &self.grammar);
+        state
     }
 }
 
-impl Place {
+impl ParserState {
     fn follow(&mut self, answer: &[TokenId], grammar: &Compiled) {
         let known = self.taken.len();
         if self.parser.is_none() || answer.get(..known) != Some(&self.taken) {
-            *self = Place { parser: grammar.start(), ..Place::default() };
+            *self = ParserState { parser: grammar.start(), ..ParserState::default() };
         }
         let Some(parser) = &mut self.parser else { return };
         let more = answer.get(self.taken.len()..).unwrap_or_default();
@@ -70,8 +70,8 @@ impl Place {
 
 impl TokenMask for Constraint {
     fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
-        let mut place = self.follow(answer);
-        let mask = place.parser.as_mut().and_then(|parser| parser.compute_mask_or_eos().ok());
+        let mut state = self.follow(answer);
+        let mask = state.parser.as_mut().and_then(|parser| parser.compute_mask_or_eos().ok());
         match mask {
             Some(mask) => allowed.fill(mask.as_slice()),
             None => allowed.fail("the grammar takes too much work here, or no token goes on"),
@@ -79,21 +79,21 @@ impl TokenMask for Constraint {
     }
 
     fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
-        let Constraint { grammar, place } = self;
-        let place = place.get_mut().unwrap_or_else(PoisonError::into_inner);
-        place.follow(answer, grammar);
-        if let Some(within) = place.rest(answer) {
-            return place.run.get(within..).unwrap_or_default();
+        let Constraint { grammar, state } = self;
+        let state = state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.follow(answer, grammar);
+        if let Some(within) = state.rest(answer) {
+            return state.run.get(within..).unwrap_or_default();
         }
-        let going = place.parser.as_mut().filter(|parser| !parser.is_stopped());
+        let going = state.parser.as_mut().filter(|parser| !parser.is_stopped());
         let run = going.map(Matcher::compute_ff_tokens).unwrap_or_default();
-        (place.run, place.run_start) = (run.into_iter().map(TokenId).collect(), answer.len());
-        &place.run
+        (state.run, state.run_start) = (run.into_iter().map(TokenId).collect(), answer.len());
+        &state.run
     }
 
     fn is_finished(&self, answer: &[TokenId]) -> bool {
-        let place = self.follow(answer);
-        place.parser.as_ref().is_some_and(|parser| parser.is_stopped() && !parser.is_error())
+        let state = self.follow(answer);
+        state.parser.as_ref().is_some_and(|parser| parser.is_stopped() && !parser.is_error())
     }
 }
 

@@ -45,7 +45,7 @@ enum Form {
     Built(Result<Lark, String>),
 }
 
-/// A grammar whose schemas are checked and normalised.
+/// A grammar with checked and normalised schemas.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     Schema(Schema),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::error::GenerationError;
 use super::event::{Done, Event, FinishReason, Logprobs, Token};
 use super::generation::Channel;
-use super::masking::Masking;
+use super::mask_task::MaskTask;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{
@@ -18,9 +18,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) request: TokenRequest,
-    pub(super) mask: Option<Masking>,
+    pub(super) mask: Option<MaskTask>,
     /// Mask result that is overdue. Until it arrives, no step computes rows for the answer.
-    pub(super) owed: Option<Owed>,
+    pub(super) pending_mask: Option<PendingMask>,
     clock: Clock,
     channel: Arc<Channel>,
     text: Option<Text>,
@@ -32,9 +32,9 @@ pub(super) struct Answer {
 
 /// A mask result that a step did not wait for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Owed {
+pub(super) enum PendingMask {
     /// The tokens forced after its last tokens, and whether the answer is complete.
-    Followed,
+    Advance,
     /// The tokens allowed next. Its last row is recomputed when they arrive.
     Next,
 }
@@ -54,11 +54,11 @@ impl Answer {
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
         channel.set_prompt(request.prompt.len(), 0);
-        let mask = request.mask.take().map(Masking::new);
+        let mask = request.mask.take().map(MaskTask::new);
         Answer {
             request,
             mask,
-            owed: None,
+            pending_mask: None,
             clock: Clock::new(Instant::now()),
             channel,
             text,

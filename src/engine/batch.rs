@@ -23,7 +23,7 @@ pub(super) struct Part {
     pub(super) sampled: bool,
 }
 
-/// One step: ready to run, or in flight until its tokens are settled.
+/// One step: ready to run, or in flight until its tokens are committed.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) input: StepInput,

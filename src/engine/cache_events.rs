@@ -9,12 +9,12 @@ use crate::kv::{CacheEvent, KvCacheManager};
 
 #[derive(Debug, Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<PendingEvents>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingEvents {
     events: VecDeque<CacheEvent>,
     /// Number of `events` that are changes; the others list the pages present at the last overflow.
     changes: usize,
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PendingEvents> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Scores;
-use super::answer::{Answer, Owed};
+use super::answer::{Answer, PendingMask};
 use super::batch::Part;
 use super::event::Logprobs;
 use super::failure::{Failure, caught};
-use super::inbox::Inbox;
-use super::masking::{Followed, Next};
+use super::mask_task::{Advance, Next};
 use super::pool::MaskPool;
 use super::request::TokenRequest;
-use super::sequence::{Goal, Picked, Sequence};
+use super::request_queue::RequestQueue;
+use super::sequence::{Goal, Sequence, StepOutput};
 use super::store::Exported;
 use super::table::{SequenceTable, SlotId};
 use crate::{
@@ -34,10 +34,10 @@ pub(super) trait Outputs {
 
 /// A sequence's result for the tokens that a step computed.
 #[derive(Debug)]
-pub(super) struct Pick {
+pub(super) struct RowResult {
     pub(super) slot: SlotId,
     pub(super) tokens: usize,
-    pub(super) picked: Result<Picked, Failure>,
+    pub(super) output: Result<StepOutput, Failure>,
 }
 
 /// Chooses tokens and scores rows; keeps its scratch between steps.
@@ -53,8 +53,8 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    pub(super) fn new(vocab: usize, inbox: Arc<Inbox>) -> Chooser {
-        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || inbox.enter()));
+    pub(super) fn new(vocab: usize, queue: Arc<RequestQueue>) -> Chooser {
+        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || queue.enter()));
         Chooser { logits: vec![0.0; vocab], best, sampler, masks, due: Instant::now() }
     }
 
@@ -74,84 +74,86 @@ impl Chooser {
         }
     }
 
-    /// Makes a pick for each part of a live sequence. Masks process the chosen tokens in parallel; a mask
-    /// that is not done at `due` is late, and its result is marked as owed.
-    pub(super) fn pick(
+    /// Makes a result for each part of a live sequence. Masks process the chosen tokens in parallel; a mask
+    /// that is not done at `due` is late, and its result is marked as pending.
+    pub(super) fn choose_all(
         &mut self,
         parts: &[Part],
         due: Instant,
         outputs: &impl Outputs,
         table: &mut SequenceTable,
-        picks: &mut Vec<Pick>,
+        results: &mut Vec<RowResult>,
     ) {
         self.due = due;
-        picks.clear();
+        results.clear();
         for part in parts {
             let Some(sequence) = table.get_mut(part.slot) else { continue };
-            let picked = self.pick_part(part, outputs, sequence);
-            if matches!(picked, Ok(Picked::Late)) {
-                sequence.owe(Owed::Next);
+            let output = self.choose_for(part, outputs, sequence);
+            if matches!(output, Ok(StepOutput::Late)) {
+                sequence.set_pending(PendingMask::Next);
             }
-            picks.push(Pick { slot: part.slot, tokens: part.tokens, picked });
+            results.push(RowResult { slot: part.slot, tokens: part.tokens, output });
         }
-        for pick in picks {
-            let Ok(Picked::Masked { ids, finished, .. }) = &mut pick.picked else { continue };
-            let Some(sequence) = table.get_mut(pick.slot) else { continue };
+        for result in results {
+            let Ok(StepOutput::Masked { ids, finished, .. }) = &mut result.output else { continue };
+            let Some(sequence) = table.get_mut(result.slot) else { continue };
             let Some(mask) = sequence.mask() else { continue };
-            match mask.followed(&self.masks, due) {
-                Ok(Some(followed)) => {
-                    ids.extend(followed.forced);
-                    *finished |= followed.finished;
+            match mask.advanced(&self.masks, due) {
+                Ok(Some(advance)) => {
+                    ids.extend(advance.forced);
+                    *finished |= advance.finished;
                 }
-                Ok(None) => sequence.owe(Owed::Followed),
-                Err(error) => pick.picked = Err(error.into()),
+                Ok(None) => sequence.set_pending(PendingMask::Advance),
+                Err(error) => result.output = Err(error.into()),
             }
         }
     }
 
     /// Collects the results of late masks that have arrived.
-    pub(super) fn take_owed(&mut self, table: &mut SequenceTable, picks: &mut Vec<Pick>) {
+    pub(super) fn take_pending(&mut self, table: &mut SequenceTable, results: &mut Vec<RowResult>) {
         let (now, vocab) = (Instant::now(), self.logits.len());
-        picks.clear();
-        for slot in table.owed().collect::<Vec<_>>() {
+        results.clear();
+        for slot in table.pending_masks().collect::<Vec<_>>() {
             let Some(Goal::Generate(answer)) = table.get_mut(slot).map(|sequence| &mut sequence.goal) else {
                 continue;
             };
-            let (Some(mask), Some(owed)) = (&mut answer.mask, answer.owed) else { continue };
-            let taken = match owed {
-                Owed::Followed => mask.followed(&self.masks, now).map(|followed| {
-                    followed.map(|Followed { forced: ids, finished }| Picked::Masked {
+            let (Some(mask), Some(pending)) = (&mut answer.mask, answer.pending_mask) else { continue };
+            let taken = match pending {
+                PendingMask::Advance => mask.advanced(&self.masks, now).map(|advance| {
+                    advance.map(|Advance { forced: ids, finished }| StepOutput::Masked {
                         ids,
                         logprobs: None,
                         finished,
                     })
                 }),
-                Owed::Next => mask.next(&self.masks, vocab, now).map(|next| next.map(|_| Picked::Nothing)),
+                PendingMask::Next => {
+                    mask.next(&self.masks, vocab, now).map(|next| next.map(|_| StepOutput::Nothing))
+                }
             };
-            let Some(picked) = taken.map_err(Failure::from).transpose() else { continue };
-            answer.owed = None;
-            picks.push(Pick { slot, tokens: 0, picked });
+            let Some(output) = taken.map_err(Failure::from).transpose() else { continue };
+            answer.pending_mask = None;
+            results.push(RowResult { slot, tokens: 0, output });
         }
     }
 
-    fn pick_part(
+    fn choose_for(
         &mut self,
         part: &Part,
         outputs: &impl Outputs,
         sequence: &mut Sequence,
-    ) -> Result<Picked, Failure> {
+    ) -> Result<StepOutput, Failure> {
         let complete = part.tokens == sequence.pending();
         let left = sequence.tokens_max().saturating_sub(sequence.tokens.len());
         match &mut sequence.goal {
-            Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
+            Goal::Generate(_) if part.outputs.is_empty() => Ok(StepOutput::Nothing),
             Goal::Generate(answer) => self.token(part, outputs, (answer, left), &sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
                 self.scores(part, outputs, following, top)
             }
-            Goal::Save { .. } if complete => outputs.export(sequence).map(Picked::Pages),
-            Goal::Save { .. } => Ok(Picked::Nothing),
+            Goal::Save { .. } if complete => outputs.export(sequence).map(StepOutput::Pages),
+            Goal::Save { .. } => Ok(StepOutput::Nothing),
         }
     }
 
@@ -162,10 +164,10 @@ impl Chooser {
         outputs: &impl Outputs,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
-    ) -> Result<Picked, Failure> {
+    ) -> Result<StepOutput, Failure> {
         let output = part.outputs.start;
         if let Some(token) = outputs.sampled(output)?.filter(|_| part.sampled) {
-            return Ok(Picked::Token(token, None));
+            return Ok(StepOutput::Token(token, None));
         }
         // Unwind safe: the scratch is refilled for each choice.
         let chosen = caught(|| {
@@ -181,7 +183,7 @@ impl Chooser {
         logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
         (answer, left): (&mut Answer, usize),
         tokens: &[TokenId],
-    ) -> Result<Picked, Failure> {
+    ) -> Result<StepOutput, Failure> {
         // Free slots of the reader's buffer, capped by the tokens left to the answer; a scheduled sequence
         // has at least one. A longer forced run continues in a later step.
         let (room, vocab) = (answer.room().min(left).max(1), self.logits.len());
@@ -189,24 +191,24 @@ impl Chooser {
         let Some(mask) = mask else {
             logits(&mut self.logits)?;
             let (token, logprobs) = self.sample(request, None, tokens)?;
-            return Ok(Picked::Token(token, logprobs));
+            return Ok(StepOutput::Token(token, logprobs));
         };
-        let Some(next) = mask.next(&self.masks, vocab, self.due)? else { return Ok(Picked::Late) };
+        let Some(next) = mask.next(&self.masks, vocab, self.due)? else { return Ok(StepOutput::Late) };
         let (ids, logprobs, most) = match next {
-            Next::End => return Ok(Picked::Masked { ids: Vec::new(), logprobs: None, finished: true }),
+            Next::End => return Ok(StepOutput::Masked { ids: Vec::new(), logprobs: None, finished: true }),
             Next::Forced(run) => (run.get(..room).unwrap_or(run).to_vec(), None, Some(0)),
             Next::Allowed(allowed) => {
                 logits(&mut self.logits)?;
                 let (token, logprobs) = self.sample(request, Some(allowed), tokens)?;
                 // No mask result is needed after the end of the turn.
-                let goes_on = !request.stop_ids.contains(&token);
-                (vec![token], logprobs, goes_on.then_some(room - 1))
+                let continues = !request.stop_ids.contains(&token);
+                (vec![token], logprobs, continues.then_some(room - 1))
             }
         };
         if let Some(most) = most {
-            mask.follow(&ids, most, &self.masks, vocab);
+            mask.advance(&ids, most, &self.masks, vocab);
         }
-        Ok(Picked::Masked { ids, logprobs, finished: false })
+        Ok(StepOutput::Masked { ids, logprobs, finished: false })
     }
 
     /// Samples a token from `self.logits`, with log-probabilities if requested.
@@ -235,7 +237,7 @@ impl Chooser {
         outputs: &impl Outputs,
         following: &[TokenId],
         top: usize,
-    ) -> Result<Picked, Failure> {
+    ) -> Result<StepOutput, Failure> {
         let mut scores = Scores::default();
         let mut following = following.iter();
         for output in part.outputs.clone() {
@@ -251,7 +253,7 @@ impl Chooser {
                 scores.top.push(self.best(top)?);
             }
         }
-        Ok(Picked::Scores(scores))
+        Ok(StepOutput::Scores(scores))
     }
 
     /// The `top` best logits, best first.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::life::Death;
+use super::life::EngineFailure;
 use crate::kind::ErrorKind;
 use crate::kv::{IntegrityError, KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
@@ -51,7 +51,7 @@ pub enum SubmitError {
     Stopped,
     /// The engine has failed.
     #[error(transparent)]
-    Dead(#[from] Death),
+    Dead(#[from] EngineFailure),
 }
 
 impl SubmitError {
@@ -67,7 +67,7 @@ impl SubmitError {
             SubmitError::TooLong { .. } | SubmitError::TooLarge { .. } => ErrorKind::TooLong,
             SubmitError::Invalid { .. } => ErrorKind::Invalid,
             SubmitError::Stopped => ErrorKind::Stopped,
-            SubmitError::Dead(death) => death.kind(),
+            SubmitError::Dead(failure) => failure.kind(),
         }
     }
 
@@ -122,7 +122,7 @@ pub enum GenerationError {
     Stopped,
     /// The engine has failed.
     #[error(transparent)]
-    Dead(#[from] Death),
+    Dead(#[from] EngineFailure),
 }
 
 impl GenerationError {
@@ -135,7 +135,7 @@ impl GenerationError {
             GenerationError::Kv(error) => error.kind(),
             GenerationError::HostMemory { .. } => ErrorKind::OutOfMemory,
             GenerationError::Stopped => ErrorKind::Stopped,
-            GenerationError::Dead(death) => death.kind(),
+            GenerationError::Dead(failure) => failure.kind(),
         }
     }
 
@@ -218,7 +218,7 @@ pub enum EngineError {
     Stopped,
     /// The engine has failed.
     #[error(transparent)]
-    Dead(#[from] Death),
+    Dead(#[from] EngineFailure),
 }
 
 impl EngineError {
@@ -236,7 +236,7 @@ impl EngineError {
             EngineError::JobsFull { .. } => ErrorKind::Overloaded,
             EngineError::Submit(error) => error.kind(),
             EngineError::Cancelled | EngineError::Stopped => ErrorKind::Stopped,
-            EngineError::Dead(death) => death.kind(),
+            EngineError::Dead(failure) => failure.kind(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::{Death, EngineError, GenerationError};
+use super::{EngineError, EngineFailure, GenerationError};
 use crate::kv::{KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
 use crate::sample::SampleError;
@@ -28,7 +28,7 @@ pub(super) enum Failure {
     /// The state after the last whole page is gone, so a saved prompt would lack it.
     NoState,
     /// The engine has failed.
-    Dead(Death),
+    Dead(EngineFailure),
     /// The engine was stopped.
     Stopped,
 }
@@ -60,7 +60,7 @@ impl From<Failure> for GenerationError {
             Failure::Kv(error) => GenerationError::Kv(error),
             Failure::HostMemory(tokens) => GenerationError::HostMemory { tokens },
             Failure::NoState => GenerationError::Internal("an answer was asked to save its state"),
-            Failure::Dead(death) => GenerationError::Dead(death),
+            Failure::Dead(failure) => GenerationError::Dead(failure),
             Failure::Stopped => GenerationError::Stopped,
         }
     }
@@ -75,7 +75,7 @@ impl From<Failure> for EngineError {
             Failure::Kv(error) => EngineError::Kv(error),
             Failure::HostMemory(bytes) => EngineError::HostMemory { bytes },
             Failure::NoState => EngineError::Snapshot(SnapshotError::NoState),
-            Failure::Dead(death) => EngineError::Dead(death),
+            Failure::Dead(failure) => EngineError::Dead(failure),
             Failure::Stopped => EngineError::Stopped,
         }
     }

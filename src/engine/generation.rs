@@ -63,14 +63,14 @@ pub struct Events<G>(G);
 /// The bounded buffer of one generation.
 #[derive(Debug)]
 pub(super) struct Channel {
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     arrived: Condvar,
     capacity: usize,
     engine: Arc<WakeFlag>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChannelState {
     events: VecDeque<Result<Event, GenerationError>>,
     usage: Usage,
     cancelled: bool,
@@ -84,7 +84,7 @@ impl Channel {
         Arc::new(Channel { state: Mutex::default(), arrived: Condvar::new(), capacity, engine })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +140,7 @@ impl Channel {
     }
 
     /// Takes an event, and wakes the engine if the buffer was full.
-    fn take(&self, state: &mut State) -> Received {
+    fn take(&self, state: &mut ChannelState) -> Received {
         let was_full = state.events.len() >= self.capacity;
         let event = state.events.pop_front();
         if was_full {

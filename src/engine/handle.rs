@@ -7,21 +7,21 @@ use std::time::Instant;
 
 use super::cache_events::CacheEvents;
 use super::generation::{Channel, Generation};
-use super::inbox::{Inbox, Job, Order, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
+use super::request_queue::{Job, Order, Refused, RequestQueue};
 use super::sequence::{Goal, Reply, Sequence};
 use super::stats::{Counters, Stats};
-use super::store::Place;
+use super::store::SnapshotSpec;
 use super::worker::Worker;
 use super::{
-    Death, Drained, EngineConfig, EngineError, EngineState, Profile, ScoreOptions, Scores, SubmitError,
-    check_count,
+    Drained, EngineConfig, EngineError, EngineFailure, EngineState, Profile, ScoreOptions, Scores,
+    SubmitError, check_count,
 };
 use crate::ir::PAGE_TOKENS;
 use crate::kv::snapshot;
 use crate::model::Decoder;
 use crate::token::TokenId;
-use crate::{file, room};
+use crate::{file, headroom};
 
 /// Most logits that one call of a `score` method returns: 512 MiB of them.
 const SCORES_MAX: usize = 1 << 26;
@@ -42,12 +42,12 @@ impl std::fmt::Debug for Handle {
 }
 
 struct Inner {
-    inbox: Arc<Inbox>,
+    queue: Arc<RequestQueue>,
     counters: Arc<Counters>,
     config: EngineConfig,
     prefill_chunk: usize,
     limits: RequestLimits,
-    place: Place,
+    snapshot_spec: SnapshotSpec,
     cache_events: Option<CacheEvents>,
 }
 
@@ -69,20 +69,28 @@ impl Handle {
         // Rows and pages have 32-bit indices.
         limits.into_iter().try_for_each(|(name, found)| check_count(name, found, u32::MAX as usize))?;
         config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
-        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
+        let (queue, counters) = (Arc::new(RequestQueue::new(&config)), Arc::new(Counters::default()));
         let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
-        let place = Place::of(&decoder, &config);
-        let mut worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
+        let snapshot_spec = SnapshotSpec::of(&decoder, &config);
+        let mut worker = Worker::new(decoder, config, Arc::clone(&queue), Arc::clone(&counters))?;
         let cache_events = (config.cache_events > 0).then(|| worker.announce(config.cache_events));
-        let leaving = Leaving(Arc::clone(&inbox));
-        room::spawn("ottava-engine".into(), move || {
+        let leaving = Leaving(Arc::clone(&queue));
+        headroom::spawn("ottava-engine".into(), move || {
             let leaving = leaving;
             leaving.0.enter();
             worker.run();
         })?;
         Ok(Handle {
-            inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, cache_events }),
+            inner: Arc::new(Inner {
+                queue,
+                counters,
+                config,
+                prefill_chunk,
+                limits,
+                snapshot_spec,
+                cache_events,
+            }),
         })
     }
 
@@ -94,13 +102,13 @@ impl Handle {
         let inner = &self.inner;
         request.check(inner.limits)?;
         self.check_pages(&request)?;
-        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
+        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.queue.wake()));
         let generation = Generation::new(Arc::clone(&channel), request.id);
         let sequence = Sequence::generate(request, channel, inner.limits.context_max);
-        match inner.inbox.put_request(sequence, &inner.counters) {
+        match inner.queue.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
-            Err(Refused::Closed(death)) => Err(death.map_or(SubmitError::Stopped, SubmitError::Dead)),
+            Err(Refused::Closed(failure)) => Err(failure.map_or(SubmitError::Stopped, SubmitError::Dead)),
         }
     }
 
@@ -122,7 +130,7 @@ impl Handle {
     }
 
     fn check_fit(&self, tokens: usize) -> Result<(), SubmitError> {
-        let (needed, pages) = (tokens.div_ceil(PAGE_TOKENS), self.inner.place.pages);
+        let (needed, pages) = (tokens.div_ceil(PAGE_TOKENS), self.inner.snapshot_spec.pages);
         if needed > pages {
             return Err(SubmitError::TooLarge { tokens, needed, pages });
         }
@@ -188,11 +196,11 @@ impl Handle {
     /// [`EngineError::Snapshot`] if the file is damaged or belongs to another model, [`EngineError::Restore`]
     /// if it does not fit this cache. The cache is unchanged then.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
-        let place = &self.inner.place;
-        let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
-        place.check_size(&found)?;
+        let snapshot_spec = &self.inner.snapshot_spec;
+        let found = snapshot::Found::open(path, &snapshot_spec.fingerprint, &snapshot_spec.layout)?;
+        snapshot_spec.check_size(&found)?;
         let snapshot = found.read()?;
-        place.check(&snapshot)?;
+        snapshot_spec.check(&snapshot)?;
         self.ask(|reply| Job::Restore { snapshot, reply })
     }
 
@@ -230,7 +238,7 @@ impl Handle {
 
     /// The engine's state. Takes a short lock and calls no driver.
     pub fn state(&self) -> EngineState {
-        self.inner.inbox.engine_state()
+        self.inner.queue.engine_state()
     }
 
     /// Drains the engine: it admits nothing more, and works until all requests have ended or `until` has
@@ -238,7 +246,7 @@ impl Handle {
     /// for. The call blocks, so an async task moves it to a thread that may block. On the engine's own
     /// threads, in a mask or a waker, it cannot wait: it cancels at once and returns.
     pub fn drain(&self, until: Instant) -> Drained {
-        self.inner.inbox.drain(until)
+        self.inner.queue.drain(until)
     }
 
     /// Counters and gauges.
@@ -256,34 +264,34 @@ impl Handle {
     }
 
     fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, EngineError> {
-        if self.inner.inbox.is_own_thread() {
+        if self.inner.queue.is_own_thread() {
             return Err(EngineError::Internal(
                 "a mask or a waker, on the engine's own threads, cannot wait for the engine",
             ));
         }
         let (reply, answer) = mpsc::sync_channel(1);
-        self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
+        self.inner.queue.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },
-            Refused::Closed(death) => ended(death),
+            Refused::Closed(failure) => ended(failure),
         })?;
-        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.inbox.death())))
+        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.queue.failure())))
     }
 }
 
 /// The error of a job if the engine has ended.
-fn ended(death: Option<Death>) -> EngineError {
-    death.map_or(EngineError::Stopped, EngineError::Dead)
+fn ended(failure: Option<EngineFailure>) -> EngineError {
+    failure.map_or(EngineError::Stopped, EngineError::Dead)
 }
 
 /// Does not wait, because an async task may drop it. [`Handle::drain`] waits.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.inbox.order(Order::Stop);
+        self.queue.order(Order::Stop);
     }
 }
 
 /// Dropped last on the engine's thread: marks the thread as ended.
-struct Leaving(Arc<Inbox>);
+struct Leaving(Arc<RequestQueue>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {

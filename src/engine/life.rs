@@ -16,13 +16,13 @@ pub enum EngineState {
     /// Ended by a drain.
     Stopped,
     /// Ended by a failure. A lost device needs a new process.
-    Dead(Death),
+    Dead(EngineFailure),
 }
 
 /// Why an engine failed, and all its requests with it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Death {
+pub enum EngineFailure {
     /// The device refuses all further work.
     #[error("the engine is dead: {0}")]
     DeviceLost(#[source] Arc<ModelError>),
@@ -31,29 +31,29 @@ pub enum Death {
     Panicked,
 }
 
-impl Death {
+impl EngineFailure {
     /// The error's kind, which a service can map to a status.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Death::DeviceLost(_) => ErrorKind::DeviceLost,
-            Death::Panicked => ErrorKind::Stopped,
+            EngineFailure::DeviceLost(_) => ErrorKind::DeviceLost,
+            EngineFailure::Panicked => ErrorKind::Stopped,
         }
     }
 }
 
 /// Compared by message: `ModelError` has no equality.
-impl PartialEq for Death {
-    fn eq(&self, other: &Death) -> bool {
+impl PartialEq for EngineFailure {
+    fn eq(&self, other: &EngineFailure) -> bool {
         self.to_string() == other.to_string()
     }
 }
 
-impl Eq for Death {}
+impl Eq for EngineFailure {}
 
 /// The result of draining an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drained {
     /// Requests and jobs that had not ended in time and were cancelled.
-    pub cut_off: usize,
+    pub aborted: usize,
 }

@@ -2,16 +2,16 @@
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV accounting; callers hold a
 //! [`Handle`]. A `request` is the input, an `event` the output, `generation` the stream of events, and
-//! `inbox` connects the two sides. On the thread, `worker` is the loop over the stages, each of which takes
-//! and returns values:
+//! `request_queue` connects the two sides. On the thread, `worker` is the loop over the stages, each of which
+//! takes and returns values:
 //!
 //! ```text
-//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
+//! queue ─► table ─► plan ─► batch ─► runner ─► choose ─► commit ─► events, ends
 //!          slots    rows,   step     outputs   tokens,   page tables,
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` makes the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, on the
+//! `scheduler` makes the plan's decision. A `sequence` has a goal: an `answer` (with its `mask_task`, on the
 //! threads of `pool`), scores, or a prompt to save. `store` copies its pages, `failure` is the reason that
 //! ends it, `error` the caller's view of that reason, and `life` the engine's state. `stats` counts,
 //! `profile` measures, `wake` wakes the thread. Text and templates of requests are handled by [`crate::api`].
@@ -64,22 +64,22 @@ mod answer;
 mod batch;
 mod cache_events;
 mod choose;
+mod commit;
 mod error;
 mod event;
 mod failure;
 mod generation;
 mod handle;
-mod inbox;
 mod life;
-mod masking;
+mod mask_task;
 mod plan;
 mod pool;
 mod profile;
 mod request;
+mod request_queue;
 mod runner;
 mod scheduler;
 mod sequence;
-mod settle;
 mod stats;
 mod store;
 mod table;
@@ -94,7 +94,7 @@ pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
 pub use generation::{Canceller, Events, Generation, Received};
 pub use handle::Handle;
-pub use life::{Death, Drained, EngineState};
+pub use life::{Drained, EngineFailure, EngineState};
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};

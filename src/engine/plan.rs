@@ -2,7 +2,7 @@
 //! are short, sequences that can wait are preempted and recomputed later.
 //!
 //! Running ahead is a second plan, with rows fed by the tokens that the step in flight samples. It is
-//! launched before the host has seen those tokens, so that a device has work while the host settles them,
+//! launched before the host has seen those tokens, so that a device has work while the host commits them,
 //! detokenizes and schedules. Only decodes run ahead, and only while there is nothing else to do. Arrivals,
 //! resumed sequences and tokens that need the host wait one step, for the ordinary plan.
 
@@ -86,7 +86,9 @@ impl Planner {
             return;
         }
         for part in under_way {
-            let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.goes_on()) else { continue };
+            let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.may_continue()) else {
+                continue;
+            };
             let tokens = sequence.tokens.len() + 1 - sequence.computed;
             // Its last page became its own when the step in flight was planned, so nothing is copied.
             let has_pages = sequence.pages.is_some_and(|id| matches!(kv.reserve(id, tokens), Ok([])));
@@ -104,12 +106,12 @@ impl Planner {
             let answer = table.get(part.slot).and_then(Sequence::answer);
             answer.is_none_or(|answer| answer.request.sampling.penalises())
         };
-        // As in the scheduler: a paused sequence takes no seat.
+        // As in the scheduler: a paused sequence takes no sequence slot.
         let awake = || table.iter().filter(|(_, sequence)| !sequence.is_paused());
-        let seated = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
-        let full = seated >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
+        let running = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
+        let full = running >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
         !table.has_job()
-            && under_way.len() == seated
+            && under_way.len() == running
             && full
             && under_way.iter().all(|part| part.sampled && !penalised(part))
     }

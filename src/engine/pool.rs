@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use crate::room;
+use crate::headroom;
 
 /// Longest time that a mask may take for one choice, from its start on a thread.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
@@ -28,14 +28,14 @@ pub(super) struct MaskPool(Arc<Queue>);
 
 /// The queue shared by the threads. It holds at most one work item per sequence, and masks to drop.
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     changed: Condvar,
     /// Called first on each thread: registers it as the engine's, because it must not wait for the engine.
     enter: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     /// Work that the engine waits for (`now`), and work that it needs after its step (`later`).
     now: VecDeque<Work>,
     later: VecDeque<Work>,
@@ -56,7 +56,7 @@ impl MaskPool {
 
     /// A pool of `most` threads, not counting stuck ones.
     pub(super) fn with_threads(most: usize, enter: impl Fn() + Send + Sync + 'static) -> MaskPool {
-        let state = Mutex::new(State { most, ..State::default() });
+        let state = Mutex::new(PoolState { most, ..PoolState::default() });
         MaskPool(Arc::new(Queue { state, changed: Condvar::new(), enter: Box::new(enter) }))
     }
 
@@ -65,7 +65,7 @@ impl MaskPool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Most threads, including the replacements of stuck ones.
     fn threads_max(&self) -> usize {
         self.most + self.lost().min(LOST_MAX as usize)
@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // Poisoning is ignored: no panic under this lock can leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,11 +122,11 @@ impl Queue {
     }
 
     /// Starts a thread if there is work for it. Returns whether any thread can serve.
-    fn start(self: &Arc<Self>, state: &mut State) -> bool {
+    fn start(self: &Arc<Self>, state: &mut PoolState) -> bool {
         let wanted = state.idle < state.now.len() + state.later.len();
         if wanted && !state.closed && state.threads < state.threads_max() {
             let queue = Arc::clone(self);
-            let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
+            let started = headroom::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
                 (queue.enter)();
                 queue.serve();
             });

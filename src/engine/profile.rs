@@ -52,7 +52,7 @@ impl Profiler {
     /// Adds the time up to now to the step that ends here. Returns the operation times of the step that
     /// begins.
     pub(super) fn begin(&mut self, step: &StepInput) -> &mut OpTimes {
-        self.book();
+        self.add_busy();
         self.decoding = step.tokens.len() == step.sequences.len();
         let steps = self.steps();
         steps.steps += 1;
@@ -64,7 +64,7 @@ impl Profiler {
         if self.decoding { &mut self.profile.decode } else { &mut self.profile.prefill }
     }
 
-    fn book(&mut self) {
+    fn add_busy(&mut self) {
         let busy = self.since.elapsed();
         self.since += busy;
         self.steps().busy += busy;
@@ -77,7 +77,7 @@ impl Profiler {
 
     /// Ends the profile and returns it.
     pub(super) fn end(mut self) -> Profile {
-        self.book();
+        self.add_busy();
         self.profile
     }
 }

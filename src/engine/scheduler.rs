@@ -25,7 +25,7 @@ pub(super) struct Candidate {
     pub(super) running: bool,
     /// Whether its reader's buffer is full or its mask is late.
     pub(super) paused: bool,
-    /// Whether it is a job, which takes no seat.
+    /// Whether it is a job, which takes no sequence slot.
     pub(super) job: bool,
 }
 
@@ -86,15 +86,15 @@ impl Left<'_> {
         tokens
     }
 
-    /// As [`Left::take_chunk`], for a prompt that is not in the step yet. A prompt without a seat waits,
-    /// while younger ones that have theirs go on.
-    fn take_prompt(&mut self, prompt: &Candidate, most: usize, seats: &mut usize) -> usize {
-        let has_no_seat = !prompt.running && *seats == 0;
-        if has_no_seat || self.prefill == 0 || self.scheduled.iter().any(|part| part.slot == prompt.slot) {
+    /// As [`Left::take_chunk`], for a prompt that is not in the step yet. A prompt without a sequence slot
+    /// waits, while younger ones that have theirs go on.
+    fn take_prompt(&mut self, prompt: &Candidate, most: usize, slots: &mut usize) -> usize {
+        let has_no_slot = !prompt.running && *slots == 0;
+        if has_no_slot || self.prefill == 0 || self.scheduled.iter().any(|part| part.slot == prompt.slot) {
             return 0;
         }
         let tokens = self.take_chunk(prompt, most.min(prompt.uncached()));
-        *seats -= usize::from(tokens > 0 && !prompt.running);
+        *slots -= usize::from(tokens > 0 && !prompt.running);
         tokens
     }
 
@@ -118,24 +118,24 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
     for decode in decodes() {
         left.take(decode, 1);
     }
-    // A paused sequence keeps its pages until they are needed, but takes no seat.
-    let seated = candidates.iter().filter(|c| !c.job && c.running && !c.paused).count();
-    let mut seats = room.sequences_max.saturating_sub(seated);
+    // A paused sequence keeps its pages until they are needed, but takes no sequence slot.
+    let running = candidates.iter().filter(|c| !c.job && c.running && !c.paused).count();
+    let mut slots = room.sequences_max.saturating_sub(running);
     let prompts = || ready().filter(|c| !c.job && (!c.running || c.pending > 1));
     let mut half = left.chunk() / 2;
     if let Some(long) = prompts().next().filter(|first| first.uncached() > left.chunk()) {
-        // The long prompt's own seat is kept, or later prompts would always take it.
-        let seat = usize::from(!long.running).min(seats);
-        seats -= seat;
+        // The long prompt's own slot is kept, or later prompts would always take it.
+        let slot = usize::from(!long.running).min(slots);
+        slots -= slot;
         for prompt in prompts().skip(1).filter(|prompt| prompt.priority == long.priority) {
             if prompt.uncached() <= half {
-                half -= left.take_prompt(prompt, half, &mut seats);
+                half -= left.take_prompt(prompt, half, &mut slots);
             }
         }
-        seats += seat;
+        slots += slot;
     }
     for prompt in prompts() {
-        left.take_prompt(prompt, usize::MAX, &mut seats);
+        left.take_prompt(prompt, usize::MAX, &mut slots);
     }
     if let Some(job) = job.filter(|_| !room.job_first) {
         left.take_chunk(job, usize::MAX);

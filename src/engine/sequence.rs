@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use super::answer::{Answer, Owed};
+use super::answer::{Answer, PendingMask};
 use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
 use super::generation::Channel;
-use super::masking::Masking;
+use super::mask_task::MaskTask;
 use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
@@ -60,7 +60,7 @@ pub(super) enum Goal {
 
 /// A sequence's result of a step.
 #[derive(Debug)]
-pub(super) enum Picked {
+pub(super) enum StepOutput {
     /// Nothing yet: more of its tokens must be computed first.
     Nothing,
     /// Nothing: its mask is late. Its last row does not count.
@@ -114,7 +114,7 @@ impl Sequence {
     }
 
     /// The mask of its answer, if it has one.
-    pub(super) fn mask(&mut self) -> Option<&mut Masking> {
+    pub(super) fn mask(&mut self) -> Option<&mut MaskTask> {
         if let Goal::Generate(answer) = &mut self.goal { answer.mask.as_mut() } else { None }
     }
 
@@ -150,21 +150,21 @@ impl Sequence {
 
     /// Whether its reader's buffer is full or its mask is late.
     pub(super) fn is_paused(&self) -> bool {
-        self.answer().is_some_and(|answer| answer.owed.is_some() || answer.room() == 0)
+        self.answer().is_some_and(|answer| answer.pending_mask.is_some() || answer.room() == 0)
     }
 
     /// Marks its mask's result as overdue.
-    pub(super) fn owe(&mut self, owed: Owed) {
+    pub(super) fn set_pending(&mut self, pending: PendingMask) {
         if let Goal::Generate(answer) = &mut self.goal {
-            answer.owed = Some(owed);
+            answer.pending_mask = Some(pending);
         }
     }
 
     /// Whether another token may follow the next one. The length and the reader's buffer must have room for
     /// both, and the answer must be neither cancelled nor past its deadline.
-    pub(super) fn goes_on(&self) -> bool {
-        let goes_on = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
-        self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(goes_on)
+    pub(super) fn may_continue(&self) -> bool {
+        let has_room = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
+        self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(has_room)
     }
 
     /// Scheduling priority, highest first, ties by arrival. A job precedes all requests.
@@ -202,19 +202,19 @@ impl Sequence {
 
     /// Takes the result of a step. Returns the finish reason if the sequence ends with it; a job ends by its
     /// length.
-    pub(super) fn accept(&mut self, picked: Picked) -> Option<FinishReason> {
-        match (&mut self.goal, picked) {
-            (Goal::Generate(_), Picked::Token(id, logprobs)) => return self.accept_token(id, logprobs),
-            (Goal::Generate(_), Picked::Masked { ids, mut logprobs, finished }) => {
+    pub(super) fn accept(&mut self, output: StepOutput) -> Option<FinishReason> {
+        match (&mut self.goal, output) {
+            (Goal::Generate(_), StepOutput::Token(id, logprobs)) => return self.accept_token(id, logprobs),
+            (Goal::Generate(_), StepOutput::Masked { ids, mut logprobs, finished }) => {
                 let end = ids.into_iter().find_map(|id| self.accept_token(id, logprobs.take()));
                 return end.or(finished.then_some(FinishReason::Mask));
             }
-            (Goal::Score { scores, .. }, Picked::Scores(more)) => {
+            (Goal::Score { scores, .. }, StepOutput::Scores(more)) => {
                 scores.nll.extend(more.nll);
                 scores.top.extend(more.top);
                 scores.log_sums.extend(more.log_sums);
             }
-            (Goal::Save { exported, .. }, Picked::Pages(pages)) => *exported = Some(pages),
+            (Goal::Save { exported, .. }, StepOutput::Pages(pages)) => *exported = Some(pages),
             (Goal::Generate(_), _) => return None,
             _ => {}
         }

@@ -15,7 +15,7 @@ use crate::token::TokenId;
 
 /// Properties of the decoder that a snapshot must match, for the callers' threads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SnapshotSpec {
     pub(super) fingerprint: [u8; 32],
     pub(super) layout: KvLayout,
     pub(super) pages: usize,
@@ -25,9 +25,9 @@ pub(super) struct Place {
     state_bytes: usize,
 }
 
-impl Place {
-    pub(super) fn of(decoder: &impl Decoder, config: &EngineConfig) -> Place {
-        Place {
+impl SnapshotSpec {
+    pub(super) fn of(decoder: &impl Decoder, config: &EngineConfig) -> SnapshotSpec {
+        SnapshotSpec {
             fingerprint: decoder.fingerprint(),
             layout: decoder.kv_layout(),
             pages: decoder.pages(),

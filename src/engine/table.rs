@@ -54,8 +54,8 @@ impl SequenceTable {
         let id = SlotId { index, generation: slot.generation };
         let priority = sequence.priority();
         slot.sequence = Some(sequence);
-        let behind = self.iter().position(|(_, other)| other.priority() < priority);
-        self.in_order.insert(behind.unwrap_or(self.in_order.len()), id);
+        let place = self.iter().position(|(_, other)| other.priority() < priority);
+        self.in_order.insert(place.unwrap_or(self.in_order.len()), id);
         id
     }
 
@@ -94,15 +94,16 @@ impl SequenceTable {
     }
 
     /// Sequences with late masks.
-    pub(super) fn owed(&self) -> impl Iterator<Item = SlotId> {
-        let is_owed = |sequence: &Sequence| sequence.answer().is_some_and(|answer| answer.owed.is_some());
-        self.iter().filter(move |(_, sequence)| is_owed(sequence)).map(|(slot, _)| slot)
+    pub(super) fn pending_masks(&self) -> impl Iterator<Item = SlotId> {
+        let is_pending =
+            |sequence: &Sequence| sequence.answer().is_some_and(|answer| answer.pending_mask.is_some());
+        self.iter().filter(move |(_, sequence)| is_pending(sequence)).map(|(slot, _)| slot)
     }
 
     /// When an idle engine has to check again: at the earliest deadline, or soon if a mask is late.
     pub(super) fn wake_at(&self, now: Instant) -> Option<Instant> {
         let deadlines = self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline);
-        deadlines.chain(self.owed().next().map(|_| now + LOOK_AGAIN)).min()
+        deadlines.chain(self.pending_masks().next().map(|_| now + LOOK_AGAIN)).min()
     }
 
     /// Whether a job is at work: there is one at a time.

@@ -5,9 +5,9 @@
 //! placed first, each at the lowest offset that is free for its whole lifetime ("greedy by size": Pisarchyk
 //! and Lee 2020, "Efficient memory management for deep neural net inference").
 
-use crate::ir::{Binary, Normalize, Op, Softmax, Unary, Write};
+use crate::ir::{Binary, Normalize, Op, Softmax, Unary, WriteMode};
 
-use super::program::{Program, Step, Value, ValueInfo};
+use super::ssa::{Instr, Ssa, ValueId, ValueInfo};
 use super::{CompileOptions, GraphError};
 
 /// Alignment of places, in bytes.
@@ -17,7 +17,7 @@ pub(super) const ALIGN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub bytes: usize,
-    /// First and last step that uses the slot, both inclusive.
+    /// First and last instruction that uses the slot, both inclusive.
     pub life: (usize, usize),
     pub offset: usize,
 }
@@ -33,17 +33,17 @@ pub(super) struct Layout {
     pub slots: Vec<Slot>,
 }
 
-/// Lays out a program. No step may destroy a value that is needed later (see
-/// [`Program::copy_what_is_needed_later`]).
-pub(super) fn lay_out(program: &Program, options: &CompileOptions<'_>) -> Result<Layout, GraphError> {
-    let slot_of = share(program);
-    let mut slots = lives(program, &slot_of);
-    for (value, info) in program.values.iter().enumerate() {
+/// Lays out a program. No instruction may destroy a value that is needed later (see
+/// [`Ssa::copy_what_is_needed_later`]).
+pub(super) fn lay_out(ssa: &Ssa, options: &CompileOptions<'_>) -> Result<Layout, GraphError> {
+    let slot_of = share(ssa);
+    let mut slots = lives(ssa, &slot_of);
+    for (value, info) in ssa.values.iter().enumerate() {
         slots[slot_of[value]].bytes = bytes(info, options)?;
     }
     let arena_bytes = first_fit(&mut slots)?;
     let offsets: Vec<usize> = slot_of.iter().map(|&slot| slots[slot].offset).collect();
-    let mut ops: Vec<Op> = program.steps.iter().map(|step| step.op.clone()).collect();
+    let mut ops: Vec<Op> = ssa.instrs.iter().map(|instr| instr.op.clone()).collect();
     ops.iter_mut().for_each(|op| op.visit(&mut |_, place| place.offset = offsets[place.offset]));
     Ok(Layout { ops, offsets, arena_bytes, slots })
 }
@@ -61,15 +61,15 @@ pub(super) fn bytes(info: &ValueInfo, options: &CompileOptions<'_>) -> Result<us
 }
 
 /// Slot of each value, identified by the slot's first value.
-fn share(program: &Program) -> Vec<Value> {
-    let uses = program.uses();
-    let mut slot_of: Vec<Value> = (0..program.values.len()).collect();
-    for (index, step) in program.steps.iter().enumerate() {
-        step.renames.iter().for_each(|&(old, new)| slot_of[new] = slot_of[old]);
-        let Some((old, new)) = over_dying_source(step) else { continue };
-        let info = &program.values[old];
+fn share(ssa: &Ssa) -> Vec<ValueId> {
+    let uses = ssa.uses();
+    let mut slot_of: Vec<ValueId> = (0..ssa.values.len()).collect();
+    for (index, instr) in ssa.instrs.iter().enumerate() {
+        instr.renames.iter().for_each(|&(old, new)| slot_of[new] = slot_of[old]);
+        let Some((old, new)) = over_dying_source(instr) else { continue };
+        let info = &ssa.values[old];
         let dies = !info.pinned && uses.reads[old].iter().all(|&read| read <= index);
-        if dies && info.same_shape(&program.values[new]) {
+        if dies && info.same_shape(&ssa.values[new]) {
             slot_of[new] = slot_of[old];
         }
     }
@@ -77,40 +77,40 @@ fn share(program: &Program) -> Vec<Value> {
 }
 
 /// `(source, result)` of an operation that may write its result over the source.
-fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
-    match step.op {
+fn over_dying_source(instr: &Instr) -> Option<(ValueId, ValueId)> {
+    match instr.op {
         Op::Binary(Binary { dst, a, b, .. }) => (a != b).then_some((a.offset, dst.offset)),
         Op::Unary(Unary { dst, src, .. }) | Op::Softmax(Softmax { dst, src }) => {
             Some((src.offset, dst.offset))
         }
-        Op::Norm(Normalize { dst, src, write: Write::Store, .. }) => Some((src.offset, dst.offset)),
+        Op::Norm(Normalize { dst, src, write: WriteMode::Store, .. }) => Some((src.offset, dst.offset)),
         _ => None,
     }
 }
 
 /// Lifetimes of the slots. Unused slots keep an empty lifetime.
-fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
-    let last = program.steps.len();
+fn lives(ssa: &Ssa, slot_of: &[ValueId]) -> Vec<Slot> {
+    let last = ssa.instrs.len();
     let mut slots = vec![Slot { bytes: 0, life: (last, 0), offset: 0 }; slot_of.len()];
-    let mut live = |value: Value, at: usize| {
+    let mut live = |value: ValueId, at: usize| {
         let life = &mut slots[slot_of[value]].life;
         *life = (life.0.min(at), life.1.max(at));
     };
-    for (index, step) in program.steps.iter().enumerate() {
-        step.reads().into_iter().chain(step.writes()).for_each(|value| live(value, index));
+    for (index, instr) in ssa.instrs.iter().enumerate() {
+        instr.reads().into_iter().chain(instr.writes()).for_each(|value| live(value, index));
         // A backend may fuse the append with the attention, so the attention's result must not overlap the
         // append's sources.
-        let next = program.steps.get(index + 1);
-        if matches!((&step.op, next.map(|step| &step.op)), (Op::KvAppend(_), Some(Op::Attention(_)))) {
-            step.reads().into_iter().for_each(|value| live(value, index + 1));
+        let next = ssa.instrs.get(index + 1);
+        if matches!((&instr.op, next.map(|instr| &instr.op)), (Op::KvAppend(_), Some(Op::Attention(_)))) {
+            instr.reads().into_iter().for_each(|value| live(value, index + 1));
         }
     }
     // Inputs keep their values between runs; outputs stay readable until the next run.
-    for &(_, input) in &program.inputs {
+    for &(_, input) in &ssa.inputs {
         live(input, 0);
         live(input, last);
     }
-    program.outputs.iter().for_each(|&(_, output)| live(output, last));
+    ssa.outputs.iter().for_each(|&(_, output)| live(output, last));
     slots
 }
 
@@ -134,24 +134,25 @@ pub(super) fn first_fit(slots: &mut [Slot]) -> Result<usize, GraphError> {
     Ok(end)
 }
 
-/// Slots with an offset, indexed by step: a slot overlaps in time with few others, even in a deep model.
+/// Slots with an offset, indexed by instruction: a slot overlaps in time with few others, even in a deep
+/// model.
 #[derive(Default)]
 struct Placed {
-    /// By step: the slots alive at that step.
+    /// By instruction: the slots alive at that instruction.
     living: Vec<Vec<Slot>>,
-    /// By step: the slots with a lifetime that starts there.
+    /// By instruction: the slots with a lifetime that starts there.
     starting: Vec<Vec<Slot>>,
 }
 
 impl Placed {
     fn add(&mut self, slot: Slot) {
-        let steps = slot.life.1 + 1;
-        if self.living.len() < steps {
-            self.living.resize(steps, Vec::new());
-            self.starting.resize(steps, Vec::new());
+        let instrs = slot.life.1 + 1;
+        if self.living.len() < instrs {
+            self.living.resize(instrs, Vec::new());
+            self.starting.resize(instrs, Vec::new());
         }
         self.starting[slot.life.0].push(slot);
-        self.living[slot.life.0..steps].iter_mut().for_each(|living| living.push(slot));
+        self.living[slot.life.0..instrs].iter_mut().for_each(|living| living.push(slot));
     }
 
     /// The lowest offset at which `slot` overlaps no other slot.
@@ -173,6 +174,6 @@ impl Placed {
 }
 
 /// Total bytes of all values without any sharing of memory.
-pub(super) fn sum_bytes(program: &Program, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
-    program.values.iter().try_fold(0_usize, |sum, info| Ok(sum.saturating_add(bytes(info, options)?)))
+pub(super) fn sum_bytes(ssa: &Ssa, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
+    ssa.values.iter().try_fold(0_usize, |sum, info| Ok(sum.saturating_add(bytes(info, options)?)))
 }

@@ -113,7 +113,7 @@ impl Graph {
                 ("rows that have an order".into(), "outputs".into())
             })?;
         }
-        let ordered = spec.sees == crate::ir::Sees::All || rows == keys;
+        let ordered = spec.mask == crate::ir::AttentionMask::Full || rows == keys;
         self.expect("row_attention", "", ordered, || {
             ("keys of the rows that attend".into(), format!("{keys:?}"))
         })?;

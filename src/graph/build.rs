@@ -309,7 +309,7 @@ impl Graph {
         let (rows, cols) = self.shape(x)?;
         if cols > COLS_MAX {
             let expected = format!("at most {COLS_MAX} columns");
-            return Err(self.misfit("sample", "", expected, shape_text((rows, cols))));
+            return Err(self.shape_error("sample", "", expected, shape_text((rows, cols))));
         }
         Ok(self.push("sample", "", NodeKind::Sample { x }, (rows, 1), Dtype::Exact(Precision::F32)))
     }
@@ -321,7 +321,7 @@ impl Graph {
     pub fn transpose(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         let ((rows, cols), dtype) = (self.shape(x)?, self.dtype(x)?);
         let Rows::Fixed(fixed) = rows else {
-            return Err(self.misfit("transpose", "", "fixed rows".into(), shape_text((rows, cols))));
+            return Err(self.shape_error("transpose", "", "fixed rows".into(), shape_text((rows, cols))));
         };
         Ok(self.push("transpose", "", NodeKind::Transpose { x }, (Rows::Fixed(cols), fixed), dtype))
     }
@@ -334,7 +334,12 @@ impl Graph {
     pub fn mean_rows(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         let (rows, cols) = self.shape(x)?;
         let Some(pooled) = MeanRows::pooled(rows) else {
-            return Err(self.misfit("mean_rows", "", "rows of sequences".into(), shape_text((rows, cols))));
+            return Err(self.shape_error(
+                "mean_rows",
+                "",
+                "rows of sequences".into(),
+                shape_text((rows, cols)),
+            ));
         };
         Ok(self.push("mean_rows", "", NodeKind::MeanRows { x }, (pooled, cols), Dtype::Activation))
     }
@@ -413,7 +418,7 @@ impl Graph {
             return Ok(());
         }
         let (expected, found) = texts();
-        Err(self.misfit(op, weight, expected, found))
+        Err(self.shape_error(op, weight, expected, found))
     }
 
     pub(super) fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
@@ -431,7 +436,7 @@ impl Graph {
         self.expect(op, weight, fits, || (format!("heads of {head_dim}"), format!("{cols} columns")))
     }
 
-    pub(super) fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
+    pub(super) fn shape_error(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
         GraphError::Shape { node: label(op, weight, self.nodes.len()), expected, found }
     }
 }

@@ -114,7 +114,7 @@ impl Graph {
     fn top_k(&self, routes: NodeId) -> Result<usize, GraphError> {
         match self.node(routes)?.kind {
             NodeKind::Route { top_k, .. } => Ok(top_k),
-            _ => Err(self.misfit("experts", "", "routes".into(), self.node(routes)?.label.clone())),
+            _ => Err(self.shape_error("experts", "", "routes".into(), self.node(routes)?.label.clone())),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Graph`] (`build`, `node`) holds typed nodes and computes nothing itself. It may contain several
 //! programs (`programs`). [`Graph::compile`] lowers the nodes needed by the outputs to backend operations
-//! over numbered values (`lower`, `program`), fuses them (`fuse`), assigns every value a place in one arena
+//! over numbered values (`lower`, `ssa`), fuses them (`fuse`), assigns every value a place in one arena
 //! by liveness (`arena`), and returns a [`Plan`] (`plan`). A [`Session`](crate::session::Session) binds a
 //! plan to a backend and its weights, and runs it. The operations are [`crate::ir::Op`]. The graphs of model
 //! families are in [`crate::model`].
@@ -18,9 +18,9 @@ mod fuse;
 mod lower;
 mod node;
 mod plan;
-mod program;
 mod programs;
 mod recurrent;
+mod ssa;
 #[cfg(test)]
 mod tests;
 

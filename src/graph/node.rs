@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::ir::{
-    BinaryFn, DeltaHeads, Heads, MatrixId, MatrixStack, Norm, Precision, RmsNorm, RopePairing, Rows, Sees,
-    State, UnaryFn, VectorId,
+    AttentionMask, BinaryFn, DeltaHeads, Heads, MatrixId, MatrixStack, Norm, Precision, RmsNorm, RopePairing,
+    Rows, State, UnaryFn, VectorId,
 };
 
 /// Id of a value in a [`super::Graph`].
@@ -82,7 +82,7 @@ pub struct RowAttentionSpec {
     /// Scale of the q·k products.
     pub scale: f32,
     /// Attention mask.
-    pub sees: Sees,
+    pub mask: AttentionMask,
 }
 
 /// Layers of a KV pool with equal heads.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::ir::{
-    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
+    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, WriteMode,
 };
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
-use super::program::Program;
+use super::ssa::Ssa;
 use super::{AttentionSpec, CompileOptions, Dtype, Fusion, Graph, GraphError, NodeId, Plan, RopeSpec, fuse};
-use crate::ir::Role;
+use crate::ir::Access;
 
 pub(super) const LIMITS: StepLimits = StepLimits { tokens_max: 8, outputs_max: 3 };
 
@@ -116,12 +116,12 @@ const QWEN2: Parts = Parts { biases: true, ..LLAMA };
 const QWEN3: Parts = Parts { head_norms: true, ..LLAMA };
 const GEMMA: Parts = Parts { sandwich: true, ..QWEN3 };
 
-fn program(g: &Graph) -> Program {
+fn program(g: &Graph) -> Ssa {
     lower(g, Precision::F32).expect("lowers")
 }
 
-fn names(program: &Program) -> Vec<&'static str> {
-    program.steps.iter().map(|step| step.op.name()).collect()
+fn names(program: &Ssa) -> Vec<&'static str> {
+    program.instrs.iter().map(|step| step.op.name()).collect()
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_llama_layer_becomes_five_operations() {
 fn sandwich_norms_are_added_in_place() {
     let g = decoder(1, GEMMA).expect("builds");
     let plan = g.compile(&options(Fusion::On)).expect("compiles");
-    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: Write::Add, .. }));
+    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: WriteMode::Add, .. }));
     assert_eq!(plan.ops().iter().filter(added).count(), 2, "{plan}");
     assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary(_))), "{plan}");
 }
@@ -151,7 +151,7 @@ fn rotation_goes_into_the_append() {
     fuse::rope_into_append(&mut program);
     assert!(!names(&program).contains(&"rope"));
     let rotates = |op: &Op| matches!(op, Op::KvAppend(append) if append.rope.is_some());
-    assert!(program.steps.iter().any(|step| rotates(&step.op)));
+    assert!(program.instrs.iter().any(|step| rotates(&step.op)));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_norm_goes_into_the_matmuls_that_read_it() {
     fuse::norm_into_matmul(&mut program);
     assert!(!names(&program).contains(&"norm"));
     let normed = |op: &Op| matches!(op, Op::Matmul(matmul) if matmul.norm.is_some());
-    assert_eq!(program.steps.iter().filter(|step| normed(&step.op)).count(), 6);
+    assert_eq!(program.instrs.iter().filter(|step| normed(&step.op)).count(), 6);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn matmuls_of_one_source_become_one() {
     fuse::norm_into_matmul(&mut program);
     fuse::merge_shared_sources(&mut program);
     let products: Vec<usize> = program
-        .steps
+        .instrs
         .iter()
         .filter_map(|step| if let Op::Matmul(matmul) = &step.op { Some(matmul.products.len()) } else { None })
         .collect();
@@ -227,7 +227,7 @@ fn the_gate_becomes_an_epilogue_whichever_side_it_is_on() {
         fuse::merge_shared_sources(&mut program);
         fuse::gate_products(&mut program);
         assert_eq!(names(&program), ["matmul"]);
-        let Op::Matmul(matmul) = &program.steps[0].op else { panic!("a matmul") };
+        let Op::Matmul(matmul) = &program.instrs[0].op else { panic!("a matmul") };
         let up = g.matrix("up", 12, 8).expect("up");
         let epilogue = Epilogue::Gated { up, activation: Activation::GeluTanh };
         assert_eq!(matmul.products.len(), 1);
@@ -294,10 +294,10 @@ fn products_are_added_to_the_residual() {
     fuse::fuse(&mut program);
     assert!(!names(&program).contains(&"binary"));
     let added = |op: &Op| match op {
-        Op::Matmul(matmul) => matmul.products[0].epilogue == Epilogue::Write(Write::Add),
+        Op::Matmul(matmul) => matmul.products[0].epilogue == Epilogue::Write(WriteMode::Add),
         _ => false,
     };
-    assert_eq!(program.steps.iter().filter(|step| added(&step.op)).count(), 4);
+    assert_eq!(program.instrs.iter().filter(|step| added(&step.op)).count(), 4);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_residual_that_is_read_later_is_not_overwritten() {
     let mut program = program(&g);
     fuse::fuse(&mut program);
     assert!(names(&program).contains(&"binary"));
-    assert!(program.steps.iter().all(|step| step.renames.is_empty()));
+    assert!(program.instrs.iter().all(|step| step.renames.is_empty()));
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn types_follow_the_residual_stream_and_casts() {
     });
     assert_eq!(attention, Some(Precision::Bf16));
     let residual = plan.ops().iter().find_map(|op| match op {
-        Op::Norm(Normalize { dst, write: Write::Add, .. }) => Some(dst.precision),
+        Op::Norm(Normalize { dst, write: WriteMode::Add, .. }) => Some(dst.precision),
         _ => None,
     });
     assert_eq!(residual, Some(Precision::F32));
@@ -433,20 +433,20 @@ pub(super) fn check_places(plan: &Plan) {
     for (index, op) in plan.ops().iter().enumerate() {
         assert_eq!(op.check(), Ok(()));
         let places = op.places();
-        for (role, place) in &places {
+        for (access, place) in &places {
             assert_eq!(place.offset % ALIGN, 0);
             assert!(range(place).end <= plan.arena_bytes(), "operation {index} leaves the arena\n{plan}");
-            let valid = *role == Role::Write || live.contains(place);
+            let valid = *access == Access::Write || live.contains(place);
             assert!(valid, "operation {index} reads {place:?}, which is not there\n{plan}");
         }
         check_overlaps(op, &places);
-        for (role, place) in &places {
-            if *role != Role::Read {
+        for (access, place) in &places {
+            if *access != Access::Read {
                 live.retain(|other| {
                     range(other).start >= range(place).end || range(place).start >= range(other).end
                 });
             }
-            if matches!(role, Role::Write | Role::Update) {
+            if matches!(access, Access::Write | Access::Update) {
                 live.push(*place);
             }
         }
@@ -456,14 +456,14 @@ pub(super) fn check_places(plan: &Plan) {
     ends.chain(starts).for_each(|place| assert!(live.contains(&place), "{place:?} is lost\n{plan}"));
 }
 
-fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
+fn check_overlaps(op: &Op, places: &[(Access, Place)]) {
     let over_source = matches!(
         op,
-        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: Write::Store, .. }) | Op::Binary(_)
+        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: WriteMode::Store, .. }) | Op::Binary(_)
     );
-    for (at, (role, place)) in places.iter().enumerate() {
-        for (other_role, other) in &places[at + 1..] {
-            let reads = *role == Role::Read && *other_role == Role::Read;
+    for (at, (access, place)) in places.iter().enumerate() {
+        for (other_access, other) in &places[at + 1..] {
+            let reads = *access == Access::Read && *other_access == Access::Read;
             let apart = range(place).end <= range(other).start || range(other).end <= range(place).start;
             let legal = over_source && place == other;
             assert!(reads || apart || legal, "{op:?} overlaps itself");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Place, Precision, Rows, Write};
+use super::{Place, Precision, Rows, WriteMode};
 
 /// Displays a place as `@offset [rows, cols] precision`.
 pub(crate) struct Listed(pub Place);
@@ -24,9 +24,9 @@ impl fmt::Display for Listed {
     }
 }
 
-pub(super) fn sign(write: Write) -> &'static str {
+pub(super) fn sign(write: WriteMode) -> &'static str {
     match write {
-        Write::Store => "=",
-        Write::Add => "+=",
+        WriteMode::Store => "=",
+        WriteMode::Add => "+=",
     }
 }

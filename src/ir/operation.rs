@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::{Counting, MatrixId, OpKind, Place, Role, Rows, VectorId, Work};
+use super::{Access, Counting, MatrixId, OpKind, Place, Rows, VectorId, Work};
 
 /// Operands that are invalid for every step and every set of weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: expected {expected}, found {found}")]
-pub struct Misfit {
+pub struct InvalidOp {
     /// The operation.
     pub op: &'static str,
     /// The expected operands.
@@ -32,13 +32,13 @@ pub trait Operation {
     const KIND: OpKind;
 
     /// Calls `visit` for every place, sources before destinations.
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place));
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place));
 
     /// Checks the operands, independent of step and weights.
     ///
     /// # Errors
-    /// [`Misfit`].
-    fn check(&self) -> Result<(), Misfit> {
+    /// [`InvalidOp`].
+    fn check(&self) -> Result<(), InvalidOp> {
         Ok(())
     }
 
@@ -60,11 +60,11 @@ pub trait Operation {
     /// Errors of the formatter.
     fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result;
 
-    /// A [`Misfit`] of this operation.
+    /// An [`InvalidOp`] of this operation.
     ///
     /// # Errors
     /// Always.
-    fn misfit<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, Misfit> {
-        Err(Misfit { op: Self::NAME, expected: expected.into(), found: found.into() })
+    fn invalid<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, InvalidOp> {
+        Err(InvalidOp { op: Self::NAME, expected: expected.into(), found: found.into() })
     }
 }

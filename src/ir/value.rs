@@ -116,7 +116,7 @@ pub struct Place {
 
 /// Access of an operation to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Access {
     /// Read only.
     Read,
     /// Write only.
@@ -129,19 +129,19 @@ pub enum Role {
 
 /// Whether a result replaces or is added to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteMode {
     /// Replace: `dst = value`.
     Store,
     /// Accumulate: `dst += value`, for the residual stream.
     Add,
 }
 
-impl Write {
+impl WriteMode {
     /// Access to the destination.
-    pub fn role(self) -> Role {
+    pub fn access(self) -> Access {
         match self {
-            Write::Store => Role::Write,
-            Write::Add => Role::Update,
+            WriteMode::Store => Access::Write,
+            WriteMode::Add => Access::Update,
         }
     }
 }

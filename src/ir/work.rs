@@ -131,7 +131,7 @@ mod tests {
     use crate::TokenId;
     use crate::ir::{
         Activation, Attention, Embed, Epilogue, Heads, KvAppend, Matmul, Op, PageId, PageRef, Place,
-        Precision, Product, Rows, Softmax, StepSequence, Window, Write,
+        Precision, Product, Rows, Softmax, StepSequence, Window, WriteMode,
     };
 
     const HEADS: Heads = Heads { query: 6, kv: 2, dim: 8 };
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn matrices_come_from_memory_once_and_are_multiplied_with_every_row() {
-        let store = Epilogue::Write(Write::Store);
+        let store = Epilogue::Write(WriteMode::Store);
         let several = matmul(Rows::Tokens, vec![product(0, store), product(1, store), product(2, store)]);
         let expected = Work { bytes: 180 + 340 + 6400, int8_macs: 6 * 2 * 320, float_macs: 6 * 1600 };
         assert_eq!(work(&several, &step(None)), expected);

@@ -98,7 +98,7 @@ pub enum KvError {
     },
     /// The host is out of memory for the pool's accounting.
     #[error("no memory for the books of {pages} pages")]
-    BooksMemory {
+    MetadataMemory {
         /// Pages of the pool.
         pages: usize,
     },
@@ -116,7 +116,7 @@ impl KvError {
         match self {
             KvError::OutOfPages { .. } | KvError::OutOfStates { .. } => ErrorKind::Overloaded,
             KvError::TooLong { .. } => ErrorKind::TooLong,
-            KvError::BooksMemory { .. } | KvError::HostMemory { .. } => ErrorKind::OutOfMemory,
+            KvError::MetadataMemory { .. } | KvError::HostMemory { .. } => ErrorKind::OutOfMemory,
             KvError::EmptyPrompt | KvError::EmptyWindow | KvError::PositionRange { .. } => ErrorKind::Invalid,
             _ => ErrorKind::Internal,
         }

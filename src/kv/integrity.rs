@@ -35,7 +35,7 @@ impl KvCacheManager {
     }
 
     fn check_places(&self) -> Result<(), String> {
-        let (places, vacant) = self.sequences.places();
+        let (places, vacant) = self.sequences.slots();
         let mut taken = vec![false; places];
         let alive = self.sequences.iter().map(|(index, _)| index);
         for index in alive.chain(vacant.iter().copied()) {

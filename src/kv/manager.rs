@@ -3,7 +3,7 @@
 use super::ChainHash;
 use super::page::PagePool;
 use super::sequence::{Reservation, Sequence, Sequences};
-use super::state::StateBook;
+use super::state::StateSlotTable;
 use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
 use crate::ir::{PAGE_TOKENS, PageId, StateSlot};
 use crate::token::TokenId;
@@ -13,7 +13,7 @@ use crate::token::TokenId;
 pub struct KvCacheManager {
     pub(super) pool: PagePool,
     pub(super) sequences: Sequences,
-    pub(super) states: StateBook,
+    pub(super) states: StateSlotTable,
     /// The copies that the last `reserve` requires: at most one, of the last page.
     copies: Vec<CopyPage>,
     copied: u64,
@@ -24,13 +24,13 @@ impl KvCacheManager {
     /// The accounting of an empty pool.
     ///
     /// # Errors
-    /// [`KvError::BooksMemory`].
+    /// [`KvError::MetadataMemory`].
     pub fn new(config: KvConfig) -> Result<KvCacheManager, KvError> {
-        let no_memory = |_| KvError::BooksMemory { pages: config.pages };
+        let no_memory = |_| KvError::MetadataMemory { pages: config.pages };
         Ok(KvCacheManager {
             pool: PagePool::new(config.pages, config.prefix).map_err(no_memory)?,
             sequences: Sequences::default(),
-            states: StateBook::default(),
+            states: StateSlotTable::default(),
             copies: Vec::with_capacity(1),
             copied: 0,
             prefix_tokens: 0,
@@ -41,13 +41,13 @@ impl KvCacheManager {
     /// takes another. The rest keep snapshots.
     ///
     /// # Errors
-    /// [`KvError::StateSlots`] for a single one, [`KvError::BooksMemory`].
+    /// [`KvError::StateSlots`] for a single one, [`KvError::MetadataMemory`].
     pub fn with_states(self, slots: usize) -> Result<KvCacheManager, KvError> {
         if slots == 1 {
             return Err(KvError::StateSlots { found: slots });
         }
-        let no_memory = |_| KvError::BooksMemory { pages: slots };
-        Ok(KvCacheManager { states: StateBook::new(slots).map_err(no_memory)?, ..self })
+        let no_memory = |_| KvError::MetadataMemory { pages: slots };
+        Ok(KvCacheManager { states: StateSlotTable::new(slots).map_err(no_memory)?, ..self })
     }
 
     /// Whether sequences have recurrent states.

@@ -214,7 +214,7 @@ impl Sequence {
 
 /// A slot of the table of sequences.
 #[derive(Debug)]
-struct Place {
+struct SequenceSlot {
     generation: u64,
     sequence: Option<Sequence>,
 }
@@ -222,52 +222,52 @@ struct Place {
 /// All sequences, by id.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
-    places: Vec<Place>,
+    slots: Vec<SequenceSlot>,
     vacant: Vec<usize>,
 }
 
 impl Sequences {
     pub(super) fn insert(&mut self, sequence: Sequence) -> SeqId {
         let index = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, sequence: None });
-            self.places.len() - 1
+            self.slots.push(SequenceSlot { generation: 0, sequence: None });
+            self.slots.len() - 1
         });
-        let place = &mut self.places[index];
-        place.sequence = Some(sequence);
-        SeqId { index, generation: place.generation }
+        let slot = &mut self.slots[index];
+        slot.sequence = Some(sequence);
+        SeqId { index, generation: slot.generation }
     }
 
     pub(super) fn get(&self, id: SeqId) -> Result<&Sequence, KvError> {
-        let place = self.places.get(id.index).filter(|place| place.generation == id.generation);
-        place.and_then(|place| place.sequence.as_ref()).ok_or(stale(id))
+        let slot = self.slots.get(id.index).filter(|slot| slot.generation == id.generation);
+        slot.and_then(|slot| slot.sequence.as_ref()).ok_or(stale(id))
     }
 
     pub(super) fn get_mut(&mut self, id: SeqId) -> Result<&mut Sequence, KvError> {
-        let place = self.places.get_mut(id.index).filter(|place| place.generation == id.generation);
-        place.and_then(|place| place.sequence.as_mut()).ok_or(stale(id))
+        let slot = self.slots.get_mut(id.index).filter(|slot| slot.generation == id.generation);
+        slot.and_then(|slot| slot.sequence.as_mut()).ok_or(stale(id))
     }
 
     pub(super) fn remove(&mut self, id: SeqId) -> Result<Sequence, KvError> {
-        let place = self.places.get_mut(id.index).filter(|place| place.generation == id.generation);
-        let place = place.ok_or(stale(id))?;
-        let sequence = place.sequence.take().ok_or(stale(id))?;
-        place.generation += 1;
+        let slot = self.slots.get_mut(id.index).filter(|slot| slot.generation == id.generation);
+        let slot = slot.ok_or(stale(id))?;
+        let sequence = slot.sequence.take().ok_or(stale(id))?;
+        slot.generation += 1;
         self.vacant.push(id.index);
         Ok(sequence)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.vacant.len()
+        self.slots.len() - self.vacant.len()
     }
 
     /// Number of slots, and the vacant ones.
-    pub(super) fn places(&self) -> (usize, &[usize]) {
-        (self.places.len(), &self.vacant)
+    pub(super) fn slots(&self) -> (usize, &[usize]) {
+        (self.slots.len(), &self.vacant)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Sequence)> {
-        let places = self.places.iter().enumerate();
-        places.filter_map(|(index, place)| place.sequence.as_ref().map(|sequence| (index, sequence)))
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(index, slot)| slot.sequence.as_ref().map(|sequence| (index, sequence)))
     }
 }
 

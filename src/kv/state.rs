@@ -14,7 +14,7 @@ use crate::ir::StateSlot;
 
 /// Every slot is free (no reference) or has one reference per sequence and per snapshot.
 #[derive(Debug, Default)]
-pub(super) struct StateBook {
+pub(super) struct StateSlotTable {
     references: Vec<u32>,
     free: Vec<StateSlot>,
     snapshots: HashMap<ChainHash, Snapshot>,
@@ -28,8 +28,8 @@ struct Snapshot {
     used: u64,
 }
 
-impl StateBook {
-    pub(super) fn new(slots: usize) -> Result<StateBook, TryReserveError> {
+impl StateSlotTable {
+    pub(super) fn new(slots: usize) -> Result<StateSlotTable, TryReserveError> {
         let count = u32::try_from(slots).unwrap_or(u32::MAX);
         let (mut references, mut free) = (with_room(count as usize)?, with_room(count as usize)?);
         references.resize(count as usize, 0);
@@ -38,7 +38,7 @@ impl StateBook {
         // Twice the possible entries: the table then clears its tombstones in place and never grows in a
         // step.
         snapshots.try_reserve(2 * count as usize)?;
-        Ok(StateBook { references, free, snapshots, clock: 0 })
+        Ok(StateSlotTable { references, free, snapshots, clock: 0 })
     }
 
     /// Whether sequences have recurrent states.
@@ -55,7 +55,7 @@ impl StateBook {
         self.snapshots.len()
     }
 
-    /// Number of slots that [`StateBook::take`] can return.
+    /// Number of slots that [`StateSlotTable::take`] can return.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.idle().count()
     }

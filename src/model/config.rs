@@ -98,7 +98,7 @@ impl ModelConfig {
         let local = self.local_layer(layer).is_some();
         let rotated = match self.family.layer.attention.rotated {
             RotatedLayers::All => true,
-            RotatedLayers::AllBut(period) => !(layer + 1).is_multiple_of(period),
+            RotatedLayers::NopeEvery(period) => !(layer + 1).is_multiple_of(period),
             RotatedLayers::Local => local || self.local.is_none(),
         };
         rotated.then_some(if local { &self.rope.local } else { &self.rope.global })

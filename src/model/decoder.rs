@@ -8,7 +8,7 @@ use crate::graph::{AttentionSpec, Graph, GraphError, NodeId};
 use crate::ir::{Activation, NormKind};
 
 use super::config::{Experts, ModelConfig};
-use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe, NormPlacement, QueryKeyNorms};
+use super::recipe::{ExpertsRecipe, MlpRecipe, NormPlacement, QueryKeyNorms, RouterNorm};
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
@@ -118,7 +118,7 @@ impl Builder<'_> {
         let name = |part| dialect.weight(Role::Layer { index, part });
         let logits = self.linear(h, Role::Layer { index, part: Part::Router }, count)?;
         let graph = &mut self.graph;
-        let routes = graph.route(logits, used, recipe.weights == ExpertWeights::OfChosen)?;
+        let routes = graph.route(logits, used, recipe.router_norm == RouterNorm::SoftmaxTopK)?;
         let into = [Part::GateExperts, Part::UpExperts];
         let [gate, up] =
             into.map(|part| graph.matrix_stack(&name(part), count, *feed_forward_length, *embedding_length));

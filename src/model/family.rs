@@ -4,8 +4,8 @@ use crate::ir::{Activation, NormKind, RopePairing};
 
 use super::ModelError;
 use super::recipe::{
-    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
-    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
+    AttentionRecipe, EmbedRecipe, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope, LogitScale, MlpRecipe,
+    NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm, SlidingWindowLayers,
 };
 
 /// Architecture differences between families. Everything else is a hyperparameter of the file.
@@ -24,7 +24,7 @@ pub struct Family {
     /// Structure of a layer.
     pub layer: LayerRecipe,
     /// Sliding-window layers.
-    pub local_layers: Option<LocalLayers>,
+    pub sliding_window_layers: Option<SlidingWindowLayers>,
     /// Processing of logits.
     pub head: HeadRecipe,
 }
@@ -41,7 +41,7 @@ const LAYER: LayerRecipe =
     LayerRecipe { attention: ATTENTION, mlp: MlpRecipe::Gated(Activation::Silu), norms: NormPlacement::Pre };
 
 const EXPERTS: MlpRecipe =
-    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, weights: ExpertWeights::OfChosen });
+    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, router_norm: RouterNorm::SoftmaxTopK });
 
 const LLAMA: Family = Family {
     name: "llama",
@@ -50,12 +50,13 @@ const LLAMA: Family = Family {
     epsilon: 1e-6,
     embed: EmbedRecipe::Plain,
     layer: LAYER,
-    local_layers: None,
+    sliding_window_layers: None,
     head: HeadRecipe { scale: LogitScale::Factor(1.0), soft_cap: None },
 };
 
 /// Every fourth layer is global. The window is a hyperparameter of the file.
-const FOURTH_GLOBAL: LocalLayers = LocalLayers { period: 4, window: 0, rope: LocalRope::AsGlobal };
+const GLOBAL_EVERY_FOURTH: SlidingWindowLayers =
+    SlidingWindowLayers { period: 4, window: 0, rope: LocalRope::AsGlobal };
 
 const COMMAND_R: Family = Family {
     name: "command-r",
@@ -79,7 +80,7 @@ const EXAONE4: Family = Family {
         norms: NormPlacement::Post,
         ..LAYER
     },
-    local_layers: Some(FOURTH_GLOBAL),
+    sliding_window_layers: Some(GLOBAL_EVERY_FOURTH),
     ..LLAMA
 };
 
@@ -92,7 +93,7 @@ const GEMMA2: Family = Family {
         mlp: MlpRecipe::Gated(Activation::GeluTanh),
         norms: NormPlacement::Sandwich,
     },
-    local_layers: Some(LocalLayers { period: 2, window: 4096, rope: LocalRope::AsGlobal }),
+    sliding_window_layers: Some(SlidingWindowLayers { period: 2, window: 4096, rope: LocalRope::AsGlobal }),
     head: HeadRecipe { soft_cap: Some(30.0), ..LLAMA.head },
     ..LLAMA
 };
@@ -109,7 +110,10 @@ const OLMO2: Family = Family {
         norms: NormPlacement::Post,
         ..LAYER
     },
-    local_layers: Some(LocalLayers { rope: LocalRope::Unscaled { base: None }, ..FOURTH_GLOBAL }),
+    sliding_window_layers: Some(SlidingWindowLayers {
+        rope: LocalRope::Unscaled { base: None },
+        ..GLOBAL_EVERY_FOURTH
+    }),
     ..LLAMA
 };
 
@@ -139,7 +143,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "gemma",
         layer: LayerRecipe { mlp: GEMMA2.layer.mlp, ..LAYER },
-        local_layers: None,
+        sliding_window_layers: None,
         head: LLAMA.head,
         ..GEMMA2
     },
@@ -150,7 +154,7 @@ pub const FAMILIES: &[Family] = &[
             attention: AttentionRecipe { norms: QueryKeyNorms::Heads, wide_scale_at: Some(62), ..ATTENTION },
             ..GEMMA2.layer
         },
-        local_layers: Some(LocalLayers {
+        sliding_window_layers: Some(SlidingWindowLayers {
             period: 6,
             window: 0,
             rope: LocalRope::Unscaled { base: Some(10_000.0) },
@@ -165,7 +169,7 @@ pub const FAMILIES: &[Family] = &[
             attention: AttentionRecipe { rotated: RotatedLayers::Local, ..ATTENTION },
             ..COMMAND_R.layer
         },
-        local_layers: Some(LocalLayers { window: 4096, ..FOURTH_GLOBAL }),
+        sliding_window_layers: Some(SlidingWindowLayers { window: 4096, ..GLOBAL_EVERY_FOURTH }),
         ..COMMAND_R
     },
     Family { name: "ernie4_5", epsilon: 1e-5, ..LLAMA },
@@ -186,18 +190,18 @@ pub const FAMILIES: &[Family] = &[
             attention: OLMO2.layer.attention,
             mlp: MlpRecipe::Experts(ExpertsRecipe {
                 activation: Activation::Silu,
-                weights: ExpertWeights::OfAll,
+                router_norm: RouterNorm::SoftmaxAll,
             }),
             ..LAYER
         },
-        local_layers: None,
+        sliding_window_layers: None,
         ..OLMO2
     },
     Family { name: "phi3", pairing: RopePairing::Halves, epsilon: 1e-5, ..LLAMA },
     Family {
         name: "smollm3",
         layer: LayerRecipe {
-            attention: AttentionRecipe { rotated: RotatedLayers::AllBut(4), ..ATTENTION },
+            attention: AttentionRecipe { rotated: RotatedLayers::NopeEvery(4), ..ATTENTION },
             ..LAYER
         },
         ..LLAMA

@@ -214,9 +214,9 @@ impl Reader<'_> {
 
     /// Sliding-window layers; `None` without a window.
     fn local(&self, block_count: usize, context_length: usize) -> Result<Option<LocalAttention>, ModelError> {
-        let default = self.keys.family.local_layers.map_or(0, |local| local.window);
+        let default = self.keys.family.sliding_window_layers.map_or(0, |local| local.window);
         let window = self.keys.whole("attention.sliding_window")?.unwrap_or(default);
-        let layers = self.local_layers(block_count)?;
+        let layers = self.sliding_window_layers(block_count)?;
         if window == 0 || !layers.contains(&true) {
             return Ok(None);
         }
@@ -225,13 +225,13 @@ impl Reader<'_> {
     }
 
     /// Whether each layer is a sliding-window layer. A period n leaves every n-th layer global, 0 none.
-    fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ModelError> {
+    fn sliding_window_layers(&self, layers: usize) -> Result<Vec<bool>, ModelError> {
         let key = "attention.sliding_window_pattern";
         let expected = format!("a period, or {layers} flags, one a layer");
         let refuse = |found: &Value| self.keys.refuse(key, &expected, shown_value(found));
         let flags = match self.keys.raw(key) {
             None => {
-                let period = self.keys.family.local_layers.map_or(0, |local| local.period);
+                let period = self.keys.family.sliding_window_layers.map_or(0, |local| local.period);
                 return Ok(every(period as u64, layers));
             }
             Some(Value::Array(Array::Bool(flags))) => Some(flags.clone()),

@@ -6,7 +6,7 @@ use crate::ir::NormKind;
 
 use super::family::Family;
 use super::keys::{Keys, equal_element, number, shown_value, whole};
-use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe};
+use super::recipe::{ExpertsRecipe, MlpRecipe, RouterNorm};
 use super::{ModelError, key_error};
 
 /// Treatment of a key.
@@ -15,27 +15,27 @@ enum Rule {
     /// Read by `hyper`.
     Read,
     /// Ignored: the logits of text do not depend on the value.
-    Note,
+    Ignored,
     /// Indicates experts, unless 0.
     Experts,
     /// Must be off: 0, false, an empty string, or an array of these.
-    Off,
+    MustBeOff,
     /// Must be a neutral factor: 1, or 0 for none.
     Factor,
     /// Must be true.
-    On,
+    MustBeTrue,
     /// Must match the family's router weights: true if the weights of the selected experts sum to 1.
     Weights,
     /// Must equal the value of another key, or be 0 for none.
-    Same(&'static str),
+    MustEqual(&'static str),
     /// Must be this string.
     Text(&'static str),
 }
 
-use Rule::{Experts, Factor, Note, Off, On, Read, Same, Text, Weights};
+use Rule::{Experts, Factor, Ignored, MustBeOff, MustBeTrue, MustEqual, Read, Text, Weights};
 
 /// Every key of the GGUF convention for language models, without the architecture's prefix. Unlisted keys are
-/// treated as [`Rule::Off`], because their effect is unknown.
+/// treated as [`Rule::MustBeOff`], because their effect is unknown.
 const KNOWN: &[(&str, Rule)] = &[
     ("block_count", Read),
     ("context_length", Read),
@@ -76,41 +76,41 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.scaling.yarn_ext_factor", Read),
     ("rope.scaling.yarn_log_multiplier", Read),
     // The vocabulary size is the number of rows in the embedding table. This key may differ by padding.
-    ("vocab_size", Note),
+    ("vocab_size", Ignored),
     // Pooling of text embeddings, and label names of classifiers.
-    ("pooling_type", Note),
-    ("classifier.output_labels", Note),
+    ("pooling_type", Ignored),
+    ("classifier.output_labels", Ignored),
     // LayerNorm only.
-    ("attention.layer_norm_epsilon", Note),
+    ("attention.layer_norm_epsilon", Ignored),
     // M-RoPE sections: their positions differ only for images.
-    ("rope.dimension_sections", Note),
+    ("rope.dimension_sections", Ignored),
     // Whether the model was trained with its scaling.
-    ("rope.scaling.finetuned", Note),
+    ("rope.scaling.finetuned", Ignored),
     // Encoder-decoder models only.
-    ("decoder_start_token_id", Note),
+    ("decoder_start_token_id", Ignored),
     ("expert_count", Experts),
     ("expert_used_count", Experts),
     ("expert_shared_count", Experts),
     // No effect without experts.
-    ("expert_chunk_feed_forward_length", Note),
-    ("expert_feed_forward_length", Note),
-    ("expert_gating_func", Note),
-    ("expert_group_count", Note),
-    ("expert_group_scale", Note),
-    ("expert_group_used_count", Note),
-    ("expert_shared_feed_forward_length", Note),
-    ("expert_weights_norm", Note),
-    ("expert_weights_scale", Note),
-    ("experts_per_group", Note),
-    ("interleave_moe_layer_step", Note),
-    ("leading_dense_block_count", Note),
-    ("moe_every_n_layers", Note),
-    ("moe_latent_size", Note),
-    ("router_logit_softcapping", Note),
-    ("attention.causal", On),
-    ("attention.key_length_swa", Same("attention.key_length")),
-    ("attention.value_length_swa", Same("attention.value_length")),
-    ("embedding_length_out", Same("embedding_length")),
+    ("expert_chunk_feed_forward_length", Ignored),
+    ("expert_feed_forward_length", Ignored),
+    ("expert_gating_func", Ignored),
+    ("expert_group_count", Ignored),
+    ("expert_group_scale", Ignored),
+    ("expert_group_used_count", Ignored),
+    ("expert_shared_feed_forward_length", Ignored),
+    ("expert_weights_norm", Ignored),
+    ("expert_weights_scale", Ignored),
+    ("experts_per_group", Ignored),
+    ("interleave_moe_layer_step", Ignored),
+    ("leading_dense_block_count", Ignored),
+    ("moe_every_n_layers", Ignored),
+    ("moe_latent_size", Ignored),
+    ("router_logit_softcapping", Ignored),
+    ("attention.causal", MustBeTrue),
+    ("attention.key_length_swa", MustEqual("attention.key_length")),
+    ("attention.value_length_swa", MustEqual("attention.value_length")),
+    ("embedding_length_out", MustEqual("embedding_length")),
     // Row order for interleaved rotary pairs.
     ("tensor_data_layout", Text("Meta AI original pth")),
     ("attention.output_scale", Factor),
@@ -119,58 +119,58 @@ const KNOWN: &[(&str, Rule)] = &[
     ("residual_scale", Factor),
     ("rope.scaling.alpha", Factor),
     ("full_attention_interval", Factor),
-    ("activation_sparsity_scale", Off),
-    ("altup.active_idx", Off),
-    ("altup.num_inputs", Off),
-    ("attention.clamp_kqv", Off),
-    ("attention.decay_lora_rank", Off),
-    ("attention.gate_lora_rank", Off),
-    ("attention.group_norm_epsilon", Off),
-    ("attention.group_norm_groups", Off),
-    ("attention.iclr_lora_rank", Off),
-    ("attention.indexer.head_count", Off),
-    ("attention.indexer.key_length", Off),
-    ("attention.indexer.top_k", Off),
-    ("attention.key_length_mla", Off),
-    ("attention.kv_lora_rank", Off),
-    ("attention.max_alibi_bias", Off),
-    ("attention.q_lora_rank", Off),
-    ("attention.relative_buckets_count", Off),
-    ("attention.shared_kv_layers", Off),
-    ("attention.temperature_length", Off),
-    ("attention.temperature_scale", Off),
-    ("attention.value_length_mla", Off),
-    ("attention.value_residual_mix_lora_rank", Off),
-    ("convnext.block_count", Off),
-    ("convnext.embedding_length", Off),
-    ("decoder_block_count", Off),
-    ("dense_2_feat_in", Off),
-    ("dense_2_feat_out", Off),
-    ("dense_3_feat_in", Off),
-    ("dense_3_feat_out", Off),
-    ("embedding_length_per_layer_input", Off),
-    ("features_length", Off),
-    ("kda.head_dim", Off),
-    ("n_deepstack_layers", Off),
-    ("nextn_predict_layers", Off),
-    ("posnet.block_count", Off),
-    ("posnet.embedding_length", Off),
-    ("rescale_every_n_layers", Off),
-    ("shortconv.l_cache", Off),
-    ("ssm.conv_kernel", Off),
-    ("ssm.dt_b_c_rms", Off),
-    ("ssm.group_count", Off),
-    ("ssm.inner_size", Off),
-    ("ssm.state_size", Off),
-    ("ssm.time_step_rank", Off),
-    ("swiglu_clamp_exp", Off),
-    ("swiglu_clamp_shexp", Off),
-    ("swin_norm", Off),
-    ("time_decay_extra_dim", Off),
-    ("time_mix_extra_dim", Off),
-    ("token_shift_count", Off),
-    ("use_parallel_residual", Off),
-    ("wkv.head_size", Off),
+    ("activation_sparsity_scale", MustBeOff),
+    ("altup.active_idx", MustBeOff),
+    ("altup.num_inputs", MustBeOff),
+    ("attention.clamp_kqv", MustBeOff),
+    ("attention.decay_lora_rank", MustBeOff),
+    ("attention.gate_lora_rank", MustBeOff),
+    ("attention.group_norm_epsilon", MustBeOff),
+    ("attention.group_norm_groups", MustBeOff),
+    ("attention.iclr_lora_rank", MustBeOff),
+    ("attention.indexer.head_count", MustBeOff),
+    ("attention.indexer.key_length", MustBeOff),
+    ("attention.indexer.top_k", MustBeOff),
+    ("attention.key_length_mla", MustBeOff),
+    ("attention.kv_lora_rank", MustBeOff),
+    ("attention.max_alibi_bias", MustBeOff),
+    ("attention.q_lora_rank", MustBeOff),
+    ("attention.relative_buckets_count", MustBeOff),
+    ("attention.shared_kv_layers", MustBeOff),
+    ("attention.temperature_length", MustBeOff),
+    ("attention.temperature_scale", MustBeOff),
+    ("attention.value_length_mla", MustBeOff),
+    ("attention.value_residual_mix_lora_rank", MustBeOff),
+    ("convnext.block_count", MustBeOff),
+    ("convnext.embedding_length", MustBeOff),
+    ("decoder_block_count", MustBeOff),
+    ("dense_2_feat_in", MustBeOff),
+    ("dense_2_feat_out", MustBeOff),
+    ("dense_3_feat_in", MustBeOff),
+    ("dense_3_feat_out", MustBeOff),
+    ("embedding_length_per_layer_input", MustBeOff),
+    ("features_length", MustBeOff),
+    ("kda.head_dim", MustBeOff),
+    ("n_deepstack_layers", MustBeOff),
+    ("nextn_predict_layers", MustBeOff),
+    ("posnet.block_count", MustBeOff),
+    ("posnet.embedding_length", MustBeOff),
+    ("rescale_every_n_layers", MustBeOff),
+    ("shortconv.l_cache", MustBeOff),
+    ("ssm.conv_kernel", MustBeOff),
+    ("ssm.dt_b_c_rms", MustBeOff),
+    ("ssm.group_count", MustBeOff),
+    ("ssm.inner_size", MustBeOff),
+    ("ssm.state_size", MustBeOff),
+    ("ssm.time_step_rank", MustBeOff),
+    ("swiglu_clamp_exp", MustBeOff),
+    ("swiglu_clamp_shexp", MustBeOff),
+    ("swin_norm", MustBeOff),
+    ("time_decay_extra_dim", MustBeOff),
+    ("time_mix_extra_dim", MustBeOff),
+    ("token_shift_count", MustBeOff),
+    ("use_parallel_residual", MustBeOff),
+    ("wkv.head_size", MustBeOff),
 ];
 
 /// Rules for mixture-of-experts families. They take precedence over [`KNOWN`].
@@ -185,21 +185,21 @@ const OF_EXPERTS: &[(&str, Rule)] = &[
     ("expert_group_used_count", Factor),
     ("expert_weights_scale", Factor),
     ("expert_weights_norm", Weights),
-    ("expert_group_scale", Off),
-    ("expert_shared_count", Off),
-    ("expert_shared_feed_forward_length", Off),
-    ("expert_chunk_feed_forward_length", Off),
-    ("experts_per_group", Off),
+    ("expert_group_scale", MustBeOff),
+    ("expert_shared_count", MustBeOff),
+    ("expert_shared_feed_forward_length", MustBeOff),
+    ("expert_chunk_feed_forward_length", MustBeOff),
+    ("experts_per_group", MustBeOff),
     ("interleave_moe_layer_step", Factor),
-    ("leading_dense_block_count", Off),
+    ("leading_dense_block_count", MustBeOff),
     ("moe_every_n_layers", Factor),
-    ("moe_latent_size", Off),
-    ("router_logit_softcapping", Off),
+    ("moe_latent_size", MustBeOff),
+    ("router_logit_softcapping", MustBeOff),
 ];
 
 /// Rules for families with LayerNorm. They take precedence over [`KNOWN`].
 const OF_LAYER_NORMS: &[(&str, Rule)] =
-    &[("attention.layer_norm_epsilon", Read), ("attention.layer_norm_rms_epsilon", Note)];
+    &[("attention.layer_norm_epsilon", Read), ("attention.layer_norm_rms_epsilon", Ignored)];
 
 const COHERE: &[&str] = &["command-r", "cohere2"];
 const GRANITE: &[&str] = &["granite", "granitemoe"];
@@ -209,15 +209,15 @@ const QWEN_VL: &[&str] = &["qwen3vl", "qwen3vlmoe"];
 const OF_FAMILIES: &[(&[&str], &str, Rule)] = &[
     (COHERE, "logit_scale", Read),
     // With sections, the rows of q and k have another order.
-    (&["glm4"], "rope.dimension_sections", Off),
+    (&["glm4"], "rope.dimension_sections", MustBeOff),
     (GRANITE, "embedding_scale", Read),
     (GRANITE, "logit_scale", Read),
     (GRANITE, "residual_scale", Read),
     // Granite models without it have no rotary embedding.
-    (GRANITE, "rope.scaling.finetuned", On),
+    (GRANITE, "rope.scaling.finetuned", MustBeTrue),
     (&["mistral3"], "attention.temperature_scale", Read),
     // DeepStack: the number of layers that add image features.
-    (QWEN_VL, "n_deepstack_layers", Note),
+    (QWEN_VL, "n_deepstack_layers", Ignored),
 ];
 
 /// Rejects a file by the first key with an unsupported effect.
@@ -237,14 +237,14 @@ fn rule_of(family: &Family, name: &str) -> Option<Rule> {
     let own =
         OF_FAMILIES.iter().find(|(families, known, _)| *known == name && families.contains(&family.name));
     let norms = || if family.norm == NormKind::Layer { of(OF_LAYER_NORMS) } else { None };
-    let experts = || if chosen(family).is_some() { of(OF_EXPERTS) } else { None };
+    let experts = || if router_norm(family).is_some() { of(OF_EXPERTS) } else { None };
     own.map(|&(_, _, rule)| rule).or_else(norms).or_else(experts).or_else(|| of(KNOWN))
 }
 
 /// Router weights of families with experts; `None` for dense families.
-fn chosen(family: &Family) -> Option<ExpertWeights> {
+fn router_norm(family: &Family) -> Option<RouterNorm> {
     match family.layer.mlp {
-        MlpRecipe::Experts(ExpertsRecipe { weights, .. }) => Some(weights),
+        MlpRecipe::Experts(ExpertsRecipe { router_norm, .. }) => Some(router_norm),
         MlpRecipe::Gated(_) | MlpRecipe::Plain(_) => None,
     }
 }
@@ -252,23 +252,23 @@ fn chosen(family: &Family) -> Option<ExpertWeights> {
 fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) -> Result<(), ModelError> {
     let refused = |expected: &str| Err(keys.refuse(name, expected, shown_value(value)));
     match rule {
-        Some(Read | Note) => Ok(()),
+        Some(Read | Ignored) => Ok(()),
         Some(Experts) if is_off(value) => Ok(()),
         Some(Experts) => {
             Err(ModelError::Experts { shown_by: format!("{} is {}", keys.name(name), shown_value(value)) })
         }
-        Some(Off) if is_off(value) => Ok(()),
-        Some(Off) => refused("0 or no such key: what it stands for is not supported"),
+        Some(MustBeOff) if is_off(value) => Ok(()),
+        Some(MustBeOff) => refused("0 or no such key: what it stands for is not supported"),
         Some(Factor) if is_off(value) || scalar(value).is_some_and(|v| number(&v) == Some(1.0)) => Ok(()),
         Some(Factor) => refused("1 or no such key: it is not supported"),
-        Some(On) if is_on(value) => Ok(()),
-        Some(On) => refused("true or no such key: it is another model otherwise"),
+        Some(MustBeTrue) if is_on(value) => Ok(()),
+        Some(MustBeTrue) => refused("true or no such key: it is another model otherwise"),
         Some(Weights) => {
-            let sums_to_1 = chosen(keys.family) == Some(ExpertWeights::OfChosen);
+            let sums_to_1 = router_norm(keys.family) == Some(RouterNorm::SoftmaxTopK);
             let same = if sums_to_1 { is_on(value) } else { is_off(value) };
             if same { Ok(()) } else { refused(&format!("{sums_to_1}, as in this family")) }
         }
-        Some(Same(other)) => {
+        Some(MustEqual(other)) => {
             let same = keys.whole(name)?;
             let expected = keys.whole(other)?;
             if matches!(same, None | Some(0)) || same == expected {

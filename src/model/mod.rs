@@ -48,8 +48,8 @@ pub use load::Model;
 pub use options::{KvBudget, LoadOptions};
 pub use own::OwnModel;
 pub use recipe::{
-    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
-    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
+    AttentionRecipe, EmbedRecipe, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope, LogitScale, MlpRecipe,
+    NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm, SlidingWindowLayers,
 };
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;

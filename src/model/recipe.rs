@@ -46,8 +46,8 @@ pub enum QueryKeyNorms {
 pub enum RotatedLayers {
     /// All layers.
     All,
-    /// All but every n-th layer.
-    AllBut(usize),
+    /// All but every n-th layer, which is a NoPE layer.
+    NopeEvery(usize),
     /// Sliding-window layers; all layers in models without windows.
     Local,
 }
@@ -69,16 +69,16 @@ pub struct ExpertsRecipe {
     /// Activation of each expert's gate.
     pub activation: Activation,
     /// Weights of the selected experts.
-    pub weights: ExpertWeights,
+    pub router_norm: RouterNorm,
 }
 
 /// Router weights, which multiply the experts' outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertWeights {
+pub enum RouterNorm {
     /// Softmax over all experts, not renormalised after selection.
-    OfAll,
+    SoftmaxAll,
     /// Softmax over the selected experts.
-    OfChosen,
+    SoftmaxTopK,
 }
 
 /// Placement of norms in a layer.
@@ -123,7 +123,7 @@ pub enum LogitScale {
 
 /// Sliding-window layers: all but every `period`-th layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LocalLayers {
+pub struct SlidingWindowLayers {
     /// Period of global layers.
     pub period: usize,
     /// Default window in positions; 0 for none.

@@ -22,7 +22,7 @@ pub(super) fn rotations(
     let base = keys.positive_or("rope.global.freq_base", BASE_DEFAULT)?;
     let base = keys.positive_or("rope.freq_base", base)?;
     let global = rope_base(keys, heads, ("rope.dimension_count", heads.dim), base)?;
-    let rope = keys.family.local_layers.map_or(LocalRope::AsGlobal, |local| local.rope);
+    let rope = keys.family.sliding_window_layers.map_or(LocalRope::AsGlobal, |local| local.rope);
     let default = match rope {
         LocalRope::Unscaled { base: Some(base) } => base,
         LocalRope::Unscaled { base: None } | LocalRope::AsGlobal => global.base,

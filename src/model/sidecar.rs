@@ -51,7 +51,7 @@ pub(super) fn matrices<B: Backend>(
     let Some(files) = backend.packed_files() else {
         return Ok((prepare()?, SidecarUse::NotWritten { reason: told(&NoSidecar::Unsupported) }));
     };
-    let unusable = match files.restore(&sidecar) {
+    let unusable = match files.load(&sidecar) {
         Ok(matrices) => {
             source.file.check_unchanged()?;
             return Ok((matrices, SidecarUse::Read));
@@ -59,7 +59,7 @@ pub(super) fn matrices<B: Backend>(
         Err(why) => why,
     };
     let matrices = prepare()?;
-    let used = match files.keep(&sidecar, &matrices) {
+    let used = match files.store(&sidecar, &matrices) {
         Ok(()) => SidecarUse::Written { replaced: (!unusable.is_missing()).then(|| told(&unusable)) },
         Err(why) => SidecarUse::NotWritten { reason: told(&why) },
     };

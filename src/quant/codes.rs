@@ -20,6 +20,7 @@ pub enum Bits {
 
 impl Bits {
     /// The number of bits.
+    #[inline]
     pub const fn count(self) -> usize {
         match self {
             Bits::Four => 4,
@@ -52,6 +53,7 @@ pub enum Codes {
 
 impl Codes {
     /// Bits per code.
+    #[inline]
     pub const fn bits(self) -> usize {
         match self {
             Codes::Int(bits) => bits.count(),

@@ -71,7 +71,7 @@ impl NamedWeights {
             let shape = found.map(|vector| format!("[{}]", vector.len()));
             let vector = found.filter(|vector| vector.len() == spec.len);
             let vector =
-                vector.ok_or_else(|| misfit("vector", &spec.name, format!("[{}]", spec.len), shape))?;
+                vector.ok_or_else(|| mismatch("vector", &spec.name, format!("[{}]", spec.len), shape))?;
             weights.vectors.push(backend.upload_vector(vector)?);
         }
         for spec in plan.matrices() {
@@ -132,11 +132,11 @@ impl NamedWeights {
             return Ok(());
         }
         let found = found.map(|(rows, cols)| format!("[{rows}, {cols}]"));
-        Err(misfit("matrix", name, format!("[{rows}, {cols}]"), found))
+        Err(mismatch("matrix", name, format!("[{rows}, {cols}]"), found))
     }
 }
 
-fn misfit(what: &str, name: &str, expected: String, found: Option<String>) -> SessionError {
+fn mismatch(what: &str, name: &str, expected: String, found: Option<String>) -> SessionError {
     let found = found.unwrap_or_else(|| "none of this name".into());
     SessionError::Binding { what: format!("weight {what} {name}"), expected, found }
 }
@@ -149,5 +149,5 @@ fn no_others<'n>(
     let Some(name) = names.find(|name| !declared.contains(&***name)) else { return Ok(()) };
     let declared: Vec<&str> = declared.iter().copied().collect();
     let expected = format!("one of {}", declared.join(", "));
-    Err(misfit(what, name, expected, Some("a name that the graph does not declare".into())))
+    Err(mismatch(what, name, expected, Some("a name that the graph does not declare".into())))
 }

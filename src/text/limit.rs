@@ -36,11 +36,11 @@ impl Ids {
         self.check(self.ids.len().saturating_add(least))
     }
 
-    /// All ids, preceded by `first` unless they start with it.
-    pub(crate) fn after(mut self, first: Option<TokenId>) -> Result<Vec<TokenId>, TextError> {
-        if let Some(first) = first.filter(|first| self.ids.first() != Some(first)) {
-            self.check(self.ids.len().saturating_add(1))?;
-            self.ids.insert(0, first);
+    /// All ids, preceded by `leading` unless they start with its first id.
+    pub(crate) fn after(mut self, leading: &[TokenId]) -> Result<Vec<TokenId>, TextError> {
+        if leading.first() != self.ids.first() {
+            self.check(self.ids.len().saturating_add(leading.len()))?;
+            self.ids.splice(..0, leading.iter().copied());
         }
         Ok(self.ids)
     }

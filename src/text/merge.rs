@@ -76,12 +76,12 @@ fn merge_in<R: Rules, E>(
 
 /// A symbol in a window's result, with the position of the first symbol that it covers.
 #[derive(Clone, Copy)]
-struct Part<S> {
+struct MergedSymbol<S> {
     symbol: S,
     start: usize,
 }
 
-fn merge_window<R: Rules>(rules: &R, symbols: &[R::Symbol]) -> Vec<Part<R::Symbol>> {
+fn merge_window<R: Rules>(rules: &R, symbols: &[R::Symbol]) -> Vec<MergedSymbol<R::Symbol>> {
     let mut chain = Chain { rules, links: Vec::with_capacity(symbols.len()), pairs: BinaryHeap::new() };
     for (index, &symbol) in symbols.iter().enumerate() {
         chain.links.push(Link { symbol: Some(symbol), before: index.checked_sub(1), after: index + 1 });
@@ -91,7 +91,7 @@ fn merge_window<R: Rules>(rules: &R, symbols: &[R::Symbol]) -> Vec<Part<R::Symbo
         chain.join(&pair);
     }
     let links = chain.links.into_iter().enumerate();
-    links.filter_map(|(start, link)| Some(Part { symbol: link.symbol?, start })).collect()
+    links.filter_map(|(start, link)| Some(MergedSymbol { symbol: link.symbol?, start })).collect()
 }
 
 /// Symbols in a linked list, and the queue of mergeable pairs.

@@ -32,23 +32,25 @@ mod error;
 mod folder;
 mod kind;
 mod known;
-mod mend;
 mod parts;
 mod spaces;
 mod stop;
 mod vocab;
+mod vocab_data;
 mod warnings;
 
 #[cfg(feature = "text")]
-mod bpe;
+mod added_tokens;
 #[cfg(feature = "text")]
-mod edges;
+mod bpe;
 #[cfg(feature = "text")]
 mod index;
 #[cfg(feature = "text")]
 mod limit;
 #[cfg(feature = "text")]
 mod merge;
+#[cfg(feature = "text")]
+mod normalize;
 #[cfg(feature = "text")]
 mod pairs;
 #[cfg(feature = "text")]

@@ -1,7 +1,7 @@
 //! [`VocabParts`]: the tokenizer metadata of a model file as plain values.
 //!
 //! Values of any equivalent type are accepted: converters have written ids as signed numbers, flags as 0 and
-//! 1, scores as integers. `mend.rs` checks their consistency.
+//! 1, scores as integers. `vocab_data.rs` checks their consistency.
 
 use super::error::TextError;
 use super::spaces::Spaces;
@@ -74,15 +74,24 @@ pub(crate) enum RunsOfUnknown {
     EachCharacter,
 }
 
+/// Unicode normalisation of text before it is split into tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "text"), allow(dead_code, reason = "for text to ids"))]
+pub(crate) enum Normalization {
+    None,
+    /// Canonical composition.
+    Nfc,
+}
+
 /// Added-token options: the effect of a token on adjacent text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Edge {
+pub(crate) struct AddedTokenRule {
     /// `lstrip`: absorbs white space before the token.
-    pub(crate) takes_left: bool,
+    pub(crate) lstrip: bool,
     /// `rstrip`: absorbs white space after the token.
-    pub(crate) takes_right: bool,
+    pub(crate) rstrip: bool,
     /// `single_word`: no match inside a word.
-    pub(crate) is_word: bool,
+    pub(crate) single_word: bool,
 }
 
 /// The tokenizer's metadata as plain values. Ids and codes are not validated.
@@ -94,6 +103,8 @@ pub(crate) struct VocabParts {
     pub(crate) scores: Option<Vec<f32>>,
     pub(crate) types: Option<Vec<u32>>,
     pub(crate) bos: Option<i64>,
+    /// Special tokens between BOS and a text.
+    pub(crate) after_bos: Vec<i64>,
     pub(crate) eos: Option<i64>,
     pub(crate) eot: Option<i64>,
     pub(crate) eom: Option<i64>,
@@ -106,9 +117,12 @@ pub(crate) struct VocabParts {
     pub(crate) spaces: Option<Spaces>,
     /// Present for SentencePiece-style vocabularies with merge rules instead of scores.
     pub(crate) by_rules: Option<RunsOfUnknown>,
+    /// Normalisation; `None` if the pre-tokenizer's name decides, as in GGUF.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) normalization: Option<Normalization>,
     /// Options of added tokens, where not default.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
-    pub(crate) edges: Vec<(TokenId, Edge)>,
+    pub(crate) added_tokens: Vec<(TokenId, AddedTokenRule)>,
     pub(crate) warnings: Warnings,
 }
 
@@ -126,6 +140,7 @@ impl VocabParts {
             scores: reader.array(key::SCORES, "numbers", scores),
             types: reader.array(key::TYPES, "integers", types),
             bos: reader.ids(key::BOS).first().copied(),
+            after_bos: Vec::new(),
             eos: eos.first().copied(),
             eot: reader.ids(key::EOT).first().copied(),
             eom: reader.ids(key::EOM).first().copied(),
@@ -135,7 +150,8 @@ impl VocabParts {
             add_bos: reader.flag(key::ADD_BOS),
             by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
-            edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
+            normalization: None,
+            added_tokens: if model == "llama" { added_tokens(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })
     }
@@ -167,16 +183,16 @@ impl VocabParts {
 
 /// Options of added tokens, which GGUF has no key for. Phi 3's markers absorb the following white space: its
 /// tokenizer sets `rstrip`, and llama.cpp detects the model by name.
-fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
+fn added_tokens(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, AddedTokenRule)> {
     if !metadata.str("general.architecture").is_ok_and(|name| name == Some("phi3")) {
         return Vec::new();
     }
     let is_marker = |piece: &str| {
         piece == "</s>" || (piece.starts_with("<|") && piece.ends_with("|>") && piece != "<|endoftext|>")
     };
-    let edge = Edge { takes_right: true, ..Edge::default() };
+    let rule = AddedTokenRule { rstrip: true, ..AddedTokenRule::default() };
     let markers = tokens.iter().enumerate().filter(|(_, piece)| is_marker(piece));
-    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), edge))).collect()
+    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), rule))).collect()
 }
 
 /// Reader that tolerates the type confusions of converters.

@@ -33,7 +33,7 @@ struct Text<'t> {
 
 /// Byte range of the text: a piece or a single character.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Stretch {
+struct Span {
     start: usize,
     len: usize,
 }
@@ -53,9 +53,9 @@ impl Spm {
 
     /// Appends the tokens of `text`. Spaces are already replaced by `▁`.
     pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
-        let characters = text.char_indices().map(|(start, c)| Stretch { start, len: c.len_utf8() });
+        let characters = text.char_indices().map(|(start, c)| Span { start, len: c.len_utf8() });
         let text = Text { spm: self, vocab, text };
-        merge(&text, characters, |stretch| text.emit(stretch, out))
+        merge(&text, characters, |span| text.emit(span, out))
     }
 }
 
@@ -88,30 +88,30 @@ impl ByteTokens {
 }
 
 impl Text<'_> {
-    fn piece(&self, Stretch { start, len }: Stretch) -> Option<TokenId> {
+    fn piece(&self, Span { start, len }: Span) -> Option<TokenId> {
         self.spm.pieces.find(self.vocab, self.text.get(start..start + len)?.as_bytes())
     }
 
-    fn emit(&self, stretch: Stretch, out: &mut Ids) -> Result<(), TextError> {
-        if let Some(id) = self.piece(stretch) {
+    fn emit(&self, span: Span, out: &mut Ids) -> Result<(), TextError> {
+        if let Some(id) = self.piece(span) {
             return out.push(id);
         }
-        let spelled = self.text.get(stretch.start..stretch.start + stretch.len).unwrap_or_default();
+        let spelled = self.text.get(span.start..span.start + span.len).unwrap_or_default();
         if let Some(mut ids) = self.spm.bytes.of(spelled) {
             return ids.try_for_each(|id| out.push(id));
         }
         let character = spelled.chars().next().unwrap_or_default();
         let unknown = self.spm.unknown;
-        out.push(unknown.ok_or(TextError::Unencodable { character, offset: stretch.start })?)
+        out.push(unknown.ok_or(TextError::Unencodable { character, offset: span.start })?)
     }
 }
 
 impl Rules for Text<'_> {
-    type Symbol = Stretch;
+    type Symbol = Span;
     type Rank = Score;
 
-    fn join(&self, left: Stretch, right: Stretch) -> Option<(Score, Stretch)> {
-        let joint = Stretch { start: left.start, len: left.len + right.len };
+    fn join(&self, left: Span, right: Span) -> Option<(Score, Span)> {
+        let joint = Span { start: left.start, len: left.len + right.len };
         let score = self.spm.scores.get(self.piece(joint)?.index())?;
         Some((Score(*score), joint))
     }

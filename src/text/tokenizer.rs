@@ -4,20 +4,20 @@
 //! (`pairs.rs`). The common part is here: special tokens are matched first, then BOS and the space prefix are
 //! added where the model expects them.
 
+use super::added_tokens::{AddedTokenRules, Found};
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
-use super::edges::{Edges, Found};
 use super::error::TextError;
 #[cfg(feature = "safetensors")]
 use super::folder::FolderText;
 use super::kind::TokenKind;
 use super::limit::Ids;
-use super::mend::Mended;
 use super::pairs::Pairs;
-use super::parts::{Spelling, VocabParts, key};
+use super::parts::{Normalization, Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::template::ChatPrompt;
 use super::vocab::Vocab;
+use super::vocab_data::VocabData;
 use crate::TokenId;
 use crate::checkpoint::{Array, Checkpoint, Metadata, Strings, TextSource, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
@@ -35,7 +35,7 @@ pub enum Special {
     Text,
 }
 
-/// Whether an encoding starts with the BOS token.
+/// Whether an encoding starts with the BOS token, or with the tokens of [`Vocab::leading`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddBos {
     /// If the model expects it and the text does not start with it.
@@ -52,9 +52,10 @@ pub struct Tokenizer {
     always: Matcher,
     /// Matcher for user-defined and control tokens.
     special: Matcher,
-    edges: Edges,
+    added_tokens: AddedTokenRules,
+    normalization: Normalization,
     pieces: Pieces,
-    /// Maximum bytes of plain text per token; `None` if bytes may produce no token.
+    /// Maximum bytes of normalised plain text per token; `None` if bytes may produce no token.
     longest: Option<NonZeroUsize>,
 }
 
@@ -118,9 +119,11 @@ impl Tokenizer {
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
-        let (edges, by_rules) = (Edges::new(&parts.edges)?, parts.by_rules);
-        let mut parts = Mended::new(parts)?;
+        let (added_tokens, by_rules) = (AddedTokenRules::new(&parts.added_tokens)?, parts.by_rules);
+        let normalization = parts.normalization;
+        let mut parts = VocabData::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
+        let normalization = normalization.unwrap_or_else(|| Normalization::of_pre(&pre));
         let scores = std::mem::take(&mut parts.scores);
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut vocab = Vocab::new(parts);
@@ -145,7 +148,7 @@ impl Tokenizer {
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, edges, pieces, longest })
+        Ok(Tokenizer { vocab, always, special, added_tokens, normalization, pieces, longest })
     }
 
     /// The vocabulary.
@@ -158,7 +161,8 @@ impl Tokenizer {
         Arc::get_mut(&mut self.vocab)
     }
 
-    /// Encodes a text. Bytes without a token in a byte-level vocabulary are dropped.
+    /// Encodes a text, normalised to NFC if the model's own tokenizer does so. Bytes without a token in a
+    /// byte-level vocabulary are dropped.
     ///
     /// # Errors
     /// [`TextError::Unencodable`] for a character without a token in a SentencePiece vocabulary that has
@@ -241,20 +245,24 @@ impl Tokenizer {
         ids.expect_least(self.least_tokens(text.len()))?;
         let mut before = 0;
         for (start, end, id) in found {
-            let Some(stretch) = self.edges.stretch(text, Found { id, start, end, before }) else { continue };
-            self.encode_plain(text, before..stretch.start, &mut ids)?;
+            let Some(span) = self.added_tokens.span(text, Found { id, start, end, before }) else { continue };
+            self.encode_plain(text, before..span.start, &mut ids)?;
             ids.push(id)?;
-            before = stretch.end;
+            before = span.end;
         }
         self.encode_plain(text, before..text.len(), &mut ids)?;
-        let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
-        ids.after(self.vocab.bos().filter(|_| wanted))
+        ids.after(match bos {
+            AddBos::AsModel => self.vocab.leading(),
+            AddBos::No => &[],
+        })
     }
 
     /// Minimum number of tokens of any text with this number of bytes, without BOS.
     pub fn least_tokens(&self, bytes: usize) -> usize {
         match self.longest {
-            Some(longest) if !self.edges.may_take_text() => bytes.div_ceil(longest.get()),
+            Some(longest) if !self.added_tokens.may_take_text() => {
+                bytes.div_ceil(longest.get().saturating_mul(self.normalization.shrink_max()))
+            }
             _ => 0,
         }
     }
@@ -283,12 +291,13 @@ impl Tokenizer {
 
     /// Encodes a stretch of text without special tokens. It follows a special token or is at the start, so
     /// the space prefix applies.
-    fn encode_plain(&self, text: &str, stretch: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
-        let start = stretch.start;
-        let text = text.get(stretch).unwrap_or_default();
+    fn encode_plain(&self, text: &str, span: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
+        let start = span.start;
+        let text = text.get(span).unwrap_or_default();
         if text.is_empty() {
             return Ok(());
         }
+        let text = &*self.normalization.apply(text);
         ids.expect(text.len())?;
         match &self.pieces {
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),

@@ -10,9 +10,9 @@ use super::error::TextError;
 use super::folder::FolderText;
 use super::kind::{TokenKind, byte_token};
 use super::known;
-use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
 use super::spaces::{SpacePrefix, Spaces};
+use super::vocab_data::VocabData;
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
@@ -28,6 +28,7 @@ pub struct Vocab {
     longest: usize,
     kinds: Vec<TokenKind>,
     bos: Option<TokenId>,
+    leading: Vec<TokenId>,
     eos: Option<TokenId>,
     unknown: Option<TokenId>,
     stop_ids: Vec<TokenId>,
@@ -69,11 +70,11 @@ impl Vocab {
 
     /// Repairs the parts and decodes all tokens.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
-        Ok(Vocab::new(Mended::new(parts.clone())?))
+        Ok(Vocab::new(VocabData::new(parts.clone())?))
     }
 
     /// Decodes all tokens.
-    pub(crate) fn new(parts: Mended) -> Vocab {
+    pub(crate) fn new(parts: VocabData) -> Vocab {
         // Decoded tokens are not longer than their pieces, so `Ends` can represent all ends.
         let spelled_max = parts.tokens.iter().map(str::len).sum();
         let mut bytes = ByteStrings {
@@ -88,6 +89,10 @@ impl Vocab {
             bytes.push(&spelled);
             longest = longest.max(piece.len());
         }
+        let mut leading: Vec<TokenId> = parts.bos.into_iter().chain(parts.after_bos).collect();
+        if !parts.add_bos {
+            leading.clear();
+        }
         let mut vocab = Vocab {
             bytes,
             pieces: parts.tokens,
@@ -95,6 +100,7 @@ impl Vocab {
             longest,
             kinds: parts.kinds,
             bos: parts.bos,
+            leading,
             eos: parts.eos,
             unknown: parts.unknown,
             stop_ids: parts.ends,
@@ -210,6 +216,12 @@ impl Vocab {
     /// Whether the model expects [`Vocab::bos`] before a text.
     pub fn add_bos(&self) -> bool {
         self.add_bos
+    }
+
+    /// Special tokens that the model expects before a text: [`Vocab::bos`], and after it those of a tokenizer
+    /// with several (Whisper). Empty if it expects none.
+    pub fn leading(&self) -> &[TokenId] {
+        &self.leading
     }
 
     /// Whether a space is added before a text, as in SentencePiece.

@@ -75,6 +75,36 @@ impl Pieces {
     }
 }
 
+/// Ids outside the vocabulary, reported in one line per key.
+#[derive(Debug, Default)]
+pub(crate) struct Outside {
+    /// Key, first id and number of ids.
+    keys: Vec<(&'static str, i64, usize)>,
+}
+
+impl Outside {
+    pub(crate) fn add(&mut self, key: &'static str, id: i64) {
+        match self.keys.iter_mut().find(|(other, ..)| *other == key) {
+            Some((_, _, count)) => *count += 1,
+            None => self.keys.push((key, id, 1)),
+        }
+    }
+
+    /// Adds the lines. The vocabulary has this number of tokens.
+    pub(crate) fn tell(&self, tokens: usize, warnings: &mut Warnings) {
+        for &(key, id, count) in &self.keys {
+            let key = warnings.name(key);
+            let found = match count {
+                1 => id.to_string(),
+                _ => format!("{id} (and {} more)", count - 1),
+            };
+            warnings.add(format_args!(
+                "`{key}`: expected a token id below {tokens}, found {found}: no such token"
+            ));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -86,6 +86,14 @@ fn merges_are_pairs_or_lines() -> Outcome {
 /// Llama 3's expression, as its `tokenizer.json` has it; Qwen's has `\p{N}` in place of `\p{N}{1,3}`.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// DeepSeek V3's pre-tokenizer, which has characters where the table of rules has escapes.
+const DEEPSEEK3: &str = r##"{ "type": "Sequence", "pretokenizers": [
+    { "type": "Split", "pattern": { "Regex": "\\p{N}{1,3}" }, "behavior": "Isolated", "invert": false },
+    { "type": "Split", "pattern": { "Regex": "[一-龥\u3040-ゟ゠-ヿ]+" }, "behavior": "Isolated", "invert": false },
+    { "type": "Split", "pattern": { "Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+" }, "behavior": "Isolated", "invert": false },
+    { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false }
+] }"##;
+
 /// The pre-tokenizer of byte-level vocabularies that cut by an expression of their own.
 fn split(expression: &str, behavior: &str) -> Value {
     json!({ "type": "Sequence", "pretokenizers": [
@@ -107,6 +115,7 @@ fn rules_are_known_by_their_expressions() -> Outcome {
         (split(LLAMA3, "Isolated"), false, "dbrx"),
         (split(&qwen, "Isolated"), false, "qwen2"),
         (digits, false, "smollm"),
+        (serde_json::from_str(DEEPSEEK3)?, false, "deepseek-v3"),
     ];
     // Cuts that all rules make otherwise.
     let text = "12345;\n\n  x1 it'S\r\n 99 'twas";
@@ -127,6 +136,34 @@ fn rules_are_known_by_their_expressions() -> Outcome {
         }
         let same = Tokenizer::from_metadata(&metadata.into_iter().collect())?;
         assert_eq!(found, same.encode(text, Special::Parse, AddBos::No)?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn texts_are_composed_where_the_folder_asks_for_it() -> Outcome {
+    let nfc = json!({ "type": "NFC" });
+    let qwen = split(&LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"), "Isolated");
+    let sequence = |steps: Value| json!({ "type": "Sequence", "normalizers": steps });
+    let cases = [
+        (nfc.clone(), true),
+        (sequence(json!([nfc])), true),
+        // The pre-tokenizer's name alone does not decide in folders.
+        (sequence(json!([])), false),
+        (Value::Null, false),
+    ];
+    for (normalizer, is_composed) in cases {
+        let folder = changed(|json| {
+            json["normalizer"] = normalizer.clone();
+            json["pre_tokenizer"] = qwen.clone();
+        })?;
+        let tokenizer = tokenizer(&folder)?;
+        let ids = |text: &str| tokenizer.encode(text, Special::Text, AddBos::No);
+        let (composed, decomposed) =
+            ("Vi\u{1ec7}t \u{e9}, \u{d55c}", "Vie\u{323}\u{302}t e\u{301}, \u{1112}\u{1161}\u{11ab}");
+        assert_eq!(ids(decomposed)? == ids(composed)?, is_composed, "{normalizer}");
+        let text = tokenizer.decode(&ids(decomposed)?);
+        assert_eq!(text, if is_composed { composed } else { decomposed });
     }
     Ok(())
 }
@@ -212,6 +249,9 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
             &["</s>", "▁the"],
             0,
         ),
+        // As Whisper's: a token of the model, then one of the task.
+        (template(&[&begin, &end, &text]), &["<s>", "</s>", "▁the"], 0),
+        (template(&[&begin, &end, &text, &end]), &["<s>", "</s>", "▁the"], 1),
         (template(&[&text, &end]), &["▁the"], 1),
         (template(&[&begin, &text, &end]), &["<s>", "▁the"], 1),
     ];
@@ -221,9 +261,11 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
         let pieces: Vec<_> = ids.iter().filter_map(|&id| tokenizer.vocab().piece(id)).collect();
         assert_eq!((&pieces[..], tokenizer.vocab().warnings().len()), (expected, warnings), "{processor}");
     }
-    let two = "single: expected at most one special token before the text, found 2 special tokens";
+    let many = "single: expected at most 8 special tokens before the text, found 9";
+    let unknown = "expected special tokens of the vocabulary, found `<no>`";
     for (processor, expected) in [
-        (template(&[&begin, &end, &text]), two),
+        (template(&[[&begin; 9].as_slice(), &[&text]].concat()), many),
+        (template(&[&begin, &special("<no>"), &text]), unknown),
         (
             json!({ "type": "RobertaProcessing" }),
             "type: expected ByteLevel or TemplateProcessing, found Roberta",
@@ -231,6 +273,30 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
     ] {
         let error = read(processor).map(drop).expect_err("a refusal").to_string();
         assert!(error.contains("tokenizer.json: post_processor") && error.contains(expected), "{error}");
+    }
+    Ok(())
+}
+
+/// A text that starts with its own special token has those that follow, too. `add_bos_token` is about one token.
+#[test]
+fn several_leading_tokens_come_once() -> Outcome {
+    let special = |id: &str| json!({ "SpecialToken": { "id": id, "type_id": 0 } });
+    let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    let mut document = sentence_piece(replace, Value::Null);
+    document["post_processor"]["single"] =
+        json!([special("<s>"), special("</s>"), { "Sequence": { "id": "A", "type_id": 0 } }]);
+    for add_bos in [json!({ "bos_token": "</s>", "add_bos_token": false }), json!({})] {
+        let folder = Folder::of("llama")?.with("tokenizer.json", &document);
+        let tokenizer = tokenizer(&folder.with("tokenizer_config.json", &add_bos))?;
+        let encoded = |text, bos| -> Outcome<Vec<u32>> {
+            Ok(tokenizer.encode(text, Special::Parse, bos)?.iter().map(|id| id.0).collect())
+        };
+        assert_eq!(tokenizer.vocab().leading(), [TokenId(1), TokenId(2)]);
+        assert_eq!(encoded("", AddBos::AsModel)?, [1, 2]);
+        assert_eq!(encoded("</s>", AddBos::AsModel)?, [1, 2, 2]);
+        assert_eq!(encoded("<s><unk>", AddBos::AsModel)?, [1, 0]);
+        assert_eq!(encoded("<s>", AddBos::No)?, [1]);
+        assert!(tokenizer.encode_within("</s>", Special::Parse, AddBos::AsModel, 2).is_err());
     }
     Ok(())
 }
@@ -380,13 +446,13 @@ fn a_fault_of_many_tokens_is_one_warning() -> Outcome {
         added.push(json!({ "id": 300, "content": "<|user|>", "special": false }));
         json["model"]["vocab"].as_object_mut().expect("pieces").retain(|_, id| *id != 300);
     })?;
-    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999] }));
+    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999, 9998, -1] }));
     let tokenizer = tokenizer(&folder)?;
     let lines = tokenizer.vocab().warnings();
     let expected = [
         "`added_tokens`, \"<0>\" (and 95 more): left out, as the embedding table has no row",
         "`added_tokens`: \"<|user|>\" is taken for a control token, not for text",
-        "`eos_token_id`: expected a token id below",
+        "found 9999 (and 2 more): no such token",
         "`model.merges`: rules with a piece that is no token",
     ];
     for words in expected {

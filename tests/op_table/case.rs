@@ -7,7 +7,7 @@ use half::f16;
 use ottava::TokenId;
 use ottava::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, Weights};
 use ottava::ir::{
-    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Role, Rows, StateSlot,
+    Access, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StateSlot,
     StateSlots, StepInput, StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, Codes, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
@@ -335,18 +335,18 @@ pub fn mixes_rows<B: Backend>(backend: &B, case: &Case, index: usize) -> bool {
         places.iter().map(|(_, place)| bench.read(place)).collect()
     };
     let sources =
-        places.iter().filter(|(role, place)| *role != Role::Write && place.rows.count(&case.step) > 1);
+        places.iter().filter(|(access, place)| *access != Access::Write && place.rows.count(&case.step) > 1);
     sources.into_iter().any(|(_, source)| {
         let own = |row: usize| match op {
             Op::GatherOutputs(_) => case.step.outputs[row] as usize == last(source),
             _ => row == last(source),
         };
         let (before, after) = (results(source, false), results(source, true));
-        places.iter().zip(before.iter().zip(&after)).any(|((role, result), (before, after))| {
+        places.iter().zip(before.iter().zip(&after)).any(|((access, result), (before, after))| {
             let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|x| x.to_bits()).collect() };
             let rows = before.chunks_exact(result.cols).zip(after.chunks_exact(result.cols)).enumerate();
             let mut others = rows.filter(|(row, _)| !own(*row));
-            matches!(role, Role::Write | Role::Update) && others.any(|(_, (a, b))| bits(a) != bits(b))
+            matches!(access, Access::Write | Access::Update) && others.any(|(_, (a, b))| bits(a) != bits(b))
         })
     })
 }

@@ -6,7 +6,7 @@ use ottava::ir::{
     Activation, ApplyRope, Attention, Binary, BinaryFn, DeltaHeads, Embed, Epilogue, GatedDelta,
     GatherOutputs, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, MeanRows, Normalize, Op,
     Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows,
-    ShortConv, Softmax, State, Transpose, Unary, UnaryFn, Window, Write,
+    ShortConv, Softmax, State, Transpose, Unary, UnaryFn, Window, WriteMode,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -32,7 +32,7 @@ fn dense<const R: usize, const C: usize>(rows: [[f32; C]; R]) -> WeightMatrix {
 #[test]
 fn norms() {
     // 3² + 4² = 25, its mean 12.5, with eps 12.5 a root of 5.
-    for (write, want) in [(Write::Store, [0.6, 1.6]), (Write::Add, [10.6, 21.6])] {
+    for (write, want) in [(WriteMode::Store, [0.6, 1.6]), (WriteMode::Add, [10.6, 21.6])] {
         let mut case = Case::new("norm");
         let norm = RmsNorm { weight: case.vector(vec![1.0, 2.0]), eps: 12.5 };
         let (src, dst) = (case.input(&[3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
@@ -51,10 +51,10 @@ fn products_bias_residual_and_norm() {
     let sum = case.input(&[100.0; 6], 3);
     case.results.push(sum);
     let bias = Some(case.vector(vec![1.0, -1.0, 0.0]));
-    let store = Epilogue::Write(Write::Store);
+    let store = Epilogue::Write(WriteMode::Store);
     let products = vec![
         Product { dst: plain, matrix, bias: None, epilogue: store },
-        Product { dst: sum, matrix, bias, epilogue: Epilogue::Write(Write::Add) },
+        Product { dst: sum, matrix, bias, epilogue: Epilogue::Write(WriteMode::Add) },
     ];
     case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
     let want = [17.0, 39.0, 2.5, 1.0, 3.0, 0.5, 118.0, 138.0, 102.5, 102.0, 102.0, 100.5];

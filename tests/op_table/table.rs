@@ -14,7 +14,7 @@ use ottava::ir::{
     Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, Heads, KvAppend,
     KvDtype, KvLayout, LogitAdjustment, Matmul, MatrixId, Normalize, Op, Place, Precision, Product, RmsNorm,
     Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, Softmax, Transpose, Unary, UnaryFn,
-    VectorId, Window, Write,
+    VectorId, Window, WriteMode,
 };
 use ottava::quant::{Bits, Codes, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -48,24 +48,24 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn norms(cols: usize) -> Vec<Case> {
-    let with = |name: &str, eps: f32, write: Write, in_place: bool| {
+    let with = |name: &str, eps: f32, write: WriteMode, in_place: bool| {
         let mut case = Case::new(format!("{name} {cols}"));
         let mut numbers = Numbers(cols as u64);
         let norm = RmsNorm { weight: case.vector(numbers.take(cols)), eps };
         let src = case.input(&numbers.take(5 * cols), cols);
         let dst = match (in_place, write) {
             (true, _) => src,
-            (false, Write::Store) => case.output(5, cols),
-            (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
+            (false, WriteMode::Store) => case.output(5, cols),
+            (false, WriteMode::Add) => case.input(&numbers.take(5 * cols), cols),
         };
         case.results = vec![dst];
         case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write })];
         case
     };
     vec![
-        with("norm stored", 1e-5, Write::Store, false),
-        with("norm added", 1e-5, Write::Add, false),
-        with("norm in place", 1e-2, Write::Store, true),
+        with("norm stored", 1e-5, WriteMode::Store, false),
+        with("norm added", 1e-5, WriteMode::Add, false),
+        with("norm in place", 1e-2, WriteMode::Store, true),
     ]
 }
 
@@ -76,7 +76,7 @@ fn norm_extremes(cols: usize) -> Case {
     let rows: Vec<f32> = [1e-12f32, 1e15, 0.0].iter().flat_map(|&x| vec![x; cols]).collect();
     let src = case.input(&rows, cols);
     let dst = case.output(3, cols);
-    case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write: Write::Store })];
+    case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write: WriteMode::Store })];
     case.within(1e-5)
 }
 
@@ -358,7 +358,7 @@ fn products() -> Vec<Case> {
 }
 
 fn product(case: &mut Case, dst: Place, matrix: WeightMatrix) -> Product {
-    Product { dst, matrix: case.matrix(matrix), bias: None, epilogue: Epilogue::Write(Write::Store) }
+    Product { dst, matrix: case.matrix(matrix), bias: None, epilogue: Epilogue::Write(WriteMode::Store) }
 }
 
 /// Whole and ragged blocks of tokens, of rows and of columns: what a GPU has other kernels for.
@@ -417,7 +417,7 @@ fn shared_source(rows: usize, n: usize, k: usize) -> Case {
     let products = vec![
         Product { bias, ..product(&mut case, first, a) },
         product(&mut case, second, b),
-        Product { bias, epilogue: Epilogue::Write(Write::Add), ..product(&mut case, residual, c) },
+        Product { bias, epilogue: Epilogue::Write(WriteMode::Add), ..product(&mut case, residual, c) },
     ];
     case.ops = vec![Op::Matmul(Matmul { src, norm, products })];
     Case { eps: 4e-6, eps_int8: INT8_EPS, eps_f16: F16_EPS, ..case }
@@ -653,22 +653,22 @@ pub fn refused() -> (Case, Vec<Op>) {
         KvAppend { q: a, k: narrow, v: narrow, layer: 0, heads, q_norm: None, k_norm: None, rope: None };
     let rope = Rope { angles: b, pairing: RopePairing::Halves };
     let attention = Attention { dst: b, q: a, layer: 0, heads, scale: 1.0, window: None, soft_cap: None };
-    let write = Epilogue::Write(Write::Store);
+    let write = Epilogue::Write(WriteMode::Store);
     let product = Product { dst: b, matrix: square, bias: None, epilogue: write };
     let matmul = |product| Op::Matmul(Matmul { src: a, norm: None, products: vec![product] });
     let gate = Epilogue::Gated { up: square, activation: Activation::Silu };
     let none = MatrixId(9);
     let ops = vec![
-        Op::Norm(Normalize { dst: narrow, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Norm(Normalize { dst: narrow, src: a, norm: norm.into(), write: WriteMode::Store }),
         Op::Norm(Normalize {
             dst: a,
             src: b,
             norm: RmsNorm { weight: VectorId(9), eps: 0.0 }.into(),
-            write: Write::Store,
+            write: WriteMode::Store,
         }),
-        Op::Norm(Normalize { dst: shifted, src: a, norm: norm.into(), write: Write::Store }),
-        Op::Norm(Normalize { dst: a, src: a, norm: norm.into(), write: Write::Add }),
-        Op::Norm(Normalize { dst: far, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Norm(Normalize { dst: shifted, src: a, norm: norm.into(), write: WriteMode::Store }),
+        Op::Norm(Normalize { dst: a, src: a, norm: norm.into(), write: WriteMode::Add }),
+        Op::Norm(Normalize { dst: far, src: a, norm: norm.into(), write: WriteMode::Store }),
         Op::Unary(Unary { dst: narrow, src: a, f: UnaryFn::Scale(2.0) }),
         Op::Unary(Unary { dst: far, src: a, f: UnaryFn::Scale(2.0) }),
         Op::Unary(Unary { dst: shifted, src: a, f: UnaryFn::Scale(2.0) }),

@@ -2,9 +2,9 @@
 //! at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
 
 use ottava::ir::{
-    Activation, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul, GatedDelta,
-    Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route, RowAttention,
-    Rows, Sees, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, Write,
+    Activation, AttentionMask, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul,
+    GatedDelta, Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route,
+    RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, WriteMode,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -13,14 +13,17 @@ use crate::case::{Case, Numbers};
 /// All rows.
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [1, 7, 16, 17, 100, 576].into_iter().flat_map(norms).collect();
-    cases.extend([Sees::All, Sees::Causal, Sees::Span(1), Sees::Span(3)].map(of_sequences));
+    cases.extend(
+        [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window(1), AttentionMask::Window(3)]
+            .map(of_sequences),
+    );
     cases.extend([8, 17, 64].map(across));
     cases.extend([1, 7, 16, 100].into_iter().flat_map(gelu_and_differences));
     cases.extend([gated(Bits::Four), gated(Bits::Eight)]);
     cases.extend([1, 5, 16, 33, 576].into_iter().flat_map(means));
     cases.extend([(1, false), (2, true), (5, false), (5, true)].map(|(top_k, sum)| routes(top_k, sum)));
     cases.extend([dense(false), dense(true), quantised()]);
-    cases.extend([Write::Store, Write::Add].map(combined));
+    cases.extend([WriteMode::Store, WriteMode::Add].map(combined));
     cases.extend([(1, 4), (7, 2), (16, 3), (17, 4), (100, 5)].map(|(cols, width)| convolution(cols, width)));
     let heads = |key, value, key_dim, value_dim| DeltaHeads { key, value, key_dim, value_dim };
     cases.extend([heads(1, 1, 1, 1), heads(2, 2, 8, 16), heads(2, 6, 20, 17), heads(1, 3, 5, 40)].map(delta));
@@ -29,7 +32,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Rows far from zero, whose mean is most of them, beside others.
 fn norms(cols: usize) -> Vec<Case> {
-    let with = |kind: NormKind, bias: bool, write: Write, in_place: bool| {
+    let with = |kind: NormKind, bias: bool, write: WriteMode, in_place: bool| {
         let mut case =
             Case::new(format!("{kind:?} norm, bias {bias}, {write:?}, in place {in_place}, {cols}"));
         let mut numbers = Numbers(cols as u64 + 1);
@@ -40,8 +43,8 @@ fn norms(cols: usize) -> Vec<Case> {
         let src = case.input(&rows, cols);
         let dst = match (in_place, write) {
             (true, _) => src,
-            (false, Write::Store) => case.output(5, cols),
-            (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
+            (false, WriteMode::Store) => case.output(5, cols),
+            (false, WriteMode::Add) => case.input(&numbers.take(5 * cols), cols),
         };
         case.results = vec![dst];
         case.ops =
@@ -50,16 +53,16 @@ fn norms(cols: usize) -> Vec<Case> {
         case.within(1e-3)
     };
     vec![
-        with(NormKind::Layer, true, Write::Store, false),
-        with(NormKind::Layer, false, Write::Add, false),
-        with(NormKind::Layer, true, Write::Store, true),
-        with(NormKind::Rms, true, Write::Store, false),
+        with(NormKind::Layer, true, WriteMode::Store, false),
+        with(NormKind::Layer, false, WriteMode::Add, false),
+        with(NormKind::Layer, true, WriteMode::Store, true),
+        with(NormKind::Rms, true, WriteMode::Store, false),
     ]
 }
 
 /// Two sequences of a step, each over its own rows.
-fn of_sequences(sees: Sees) -> Case {
-    let mut case = Case::new(format!("rows that see {sees:?}")).at(0..5);
+fn of_sequences(mask: AttentionMask) -> Case {
+    let mut case = Case::new(format!("rows that see {mask:?}")).at(0..5);
     case.sequence(0..9, None);
     let (heads, tokens) = (Heads { query: 6, kv: 2, dim: 20 }, 14);
     let mut numbers = Numbers(7);
@@ -67,7 +70,7 @@ fn of_sequences(sees: Sees) -> Case {
     let (q, k, v) = (input(heads.query), input(heads.kv), input(heads.kv));
     let dst = tokens_of(case.output(tokens, heads.query * 20));
     case.results = vec![dst];
-    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.25, sees })];
+    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.25, mask })];
     case.within(1e-5)
 }
 
@@ -89,7 +92,8 @@ fn across(dim: usize) -> Case {
     let [k, v] = [(); 2].map(|()| Place { rows: frames, ..case.input(&numbers.take(11 * 3 * dim), 3 * dim) });
     let dst = tokens_of(case.output(6, 3 * dim));
     case.results = vec![dst];
-    case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.5, sees: Sees::All })];
+    case.ops =
+        vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.5, mask: AttentionMask::Full })];
     case.within(1e-5)
 }
 
@@ -196,15 +200,15 @@ fn products(name: String, experts: Vec<WeightMatrix>, apart: bool, mut numbers: 
     case
 }
 
-fn combined(write: Write) -> Case {
+fn combined(write: WriteMode) -> Case {
     let mut case = Case::new(format!("parts combined, {write:?}"));
     let mut numbers = Numbers(17);
     let routes: Vec<f32> = (0..4).flat_map(|row| [0.0, 1.0, 2.0, 0.5, 0.25 * row as f32, -0.125]).collect();
     let routes = case.input(&routes, 6);
     let src = case.input(&numbers.take(4 * 3 * 7), 3 * 7);
     let dst = match write {
-        Write::Store => case.output(4, 7),
-        Write::Add => case.input(&numbers.take(4 * 7), 7),
+        WriteMode::Store => case.output(4, 7),
+        WriteMode::Add => case.input(&numbers.take(4 * 7), 7),
     };
     case.results = vec![dst];
     case.ops = vec![Op::Combine(Combine { dst, src, routes, write })];

@@ -18,9 +18,10 @@ struct File {
     defines: BTreeSet<String>,
 }
 
-/// The module of a file of `src/`; the library's own is the empty path.
+/// The module of a file of a crate's `src` folder; the library's own is the empty path.
 pub fn module_path(path: &str) -> Option<Module> {
-    let name = path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let (_, name) = path.split_once("src/")?;
+    let name = name.strip_suffix(".rs")?;
     let name = name.strip_suffix("/mod").unwrap_or(name);
     if name == "main" {
         return None;

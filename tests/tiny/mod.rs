@@ -1,5 +1,6 @@
 //! Tiny models with random weights, of every family: files for tests that need no download. The
-//! tokenizers that a file may carry are in `vocabulary`, logits of an independent implementation in `recorded`;
+//! tokenizers that a file may carry are in `vocabulary`, logits of an independent implementation in
+//! `recorded`;
 //! `edit` changes a file.
 
 #![allow(dead_code, reason = "not every test that includes this module makes all of it")]
@@ -246,9 +247,12 @@ pub fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
         ("expert_used_count", (EXPERTS_USED as u32).into()),
         ("expert_feed_forward_length", (EXPERT_FEED_FORWARD as u32).into()),
     ];
-    let first_context = |tokens: u32| ("rope.scaling.original_context_length", tokens.into());
-    let yarn =
-        vec![("rope.scaling.type", "yarn".into()), ("rope.scaling.factor", 8_f32.into()), first_context(32)];
+    let original_context = |tokens: u32| ("rope.scaling.original_context_length", tokens.into());
+    let yarn = vec![
+        ("rope.scaling.type", "yarn".into()),
+        ("rope.scaling.factor", 8_f32.into()),
+        original_context(32),
+    ];
     let temperature = vec![
         ("rope.scaling.yarn_log_multiplier", 0.5_f32.into()),
         ("attention.temperature_scale", 0.1_f32.into()),
@@ -261,7 +265,7 @@ pub fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
         "qwen3moe" | "qwen3vlmoe" | "olmoe" => experts,
         "olmo2" => yarn,
         "mistral3" => [yarn, temperature].concat(),
-        "phi3" => vec![("rope.scaling.attn_factor", 1.25_f32.into()), first_context(16)],
+        "phi3" => vec![("rope.scaling.attn_factor", 1.25_f32.into()), original_context(16)],
         _ => Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
-//! `ottava devices`: what `--device` may name here, and how GPUs are.
+//! `ottava devices`: the values of `--device` on this machine, and the health of GPUs.
 
 use clap::Args;
-use ottava::backend::cpu::Isa;
+use ottava::backend::cpu::{Isa, PrefetchHint};
 use serde_json::{Value, json};
 
 use super::visible::in_line;
@@ -23,12 +23,14 @@ struct Line {
 }
 
 impl Devices {
-    /// Prints a line a device, and why there is no GPU.
+    /// Prints a line per device, and the reason if there is no GPU.
     pub fn run(self) -> Result<(), Failure> {
         let isa = Isa::detect();
         let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        let data = json!({ "isa": isa.to_string(), "threads": threads });
-        let mut lines = vec![Line { device: "cpu".into(), text: format!("{isa}, {threads} threads"), data }];
+        let prefetch = PrefetchHint::detect();
+        let data = json!({ "isa": isa.to_string(), "threads": threads, "prefetch": prefetch.to_string() });
+        let text = format!("{isa}, {threads} threads, weight prefetch {prefetch}");
+        let mut lines = vec![Line { device: "cpu".into(), text, data }];
         let obstacle = match gpus() {
             Ok(gpus) => {
                 lines.extend(gpus);

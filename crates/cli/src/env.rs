@@ -1,7 +1,7 @@
 //! All environment variables that the program's own code reads. The build script also reads those of CUDA,
 //! and the HTTP client those of proxies.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Failure, input};
 
@@ -41,6 +41,26 @@ pub fn offline() -> Option<&'static str> {
     ["OTTAVA_OFFLINE", "HF_HUB_OFFLINE"]
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0"))
+}
+
+/// Absolute path of a program in `PATH`. Relative entries are skipped: the current folder is untrusted.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let folders = std::env::split_paths(&folders).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(&file)).find(|path| is_executable(path))
+}
+
+#[cfg(unix)]
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+/// Links are not followed: `metadata` fails for the aliases of the Microsoft Store, which are programs.
+#[cfg(not(unix))]
+fn is_executable(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|data| !data.is_dir())
 }
 
 fn path(name: &str) -> Option<PathBuf> {

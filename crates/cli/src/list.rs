@@ -9,8 +9,8 @@ use super::{Failure, catalog, output};
 /// Arguments of `list`.
 #[derive(Args)]
 #[command(after_help = "\
-verified: the bytes were right when a pull or a load last read them, and size and time have not changed since.
-not verified: of the right size. damaged, or partly fetched: `ottava pull NAME` mends it.")]
+verified: the bytes were right at the last check, and size and time have not changed since.
+not verified: the size is right. damaged, partly fetched: `ottava pull NAME` repairs it.")]
 pub struct List {
     /// Print one JSON object
     #[arg(long)]

@@ -61,7 +61,7 @@ pub struct ModelOptions {
     /// CPU instruction set: portable, avx2, avxvnni, avx512, amx, dotprod or i8mm [default: best available]
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Force the hint of a single token's weight prefetches: l1, l2, nta
+    /// Force the hint of a single token's weight prefetches: l2, nta
     #[arg(long, hide = true)]
     pub prefetch: Option<PrefetchHint>,
     /// Store packed weights in a file next to the model, or in DIR; later loads on a CPU read it

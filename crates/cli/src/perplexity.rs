@@ -22,7 +22,7 @@ const CHUNK_TOKENS_MIN: usize = 4;
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
-#[command(after_help = "A chunk has -c tokens: 512 unless given, at most what the model was trained for.")]
+#[command(after_help = "A chunk has -c tokens. Default of -c: 512, at most the trained context.")]
 pub struct Perplexity {
     /// Text file, UTF-8 of at most 16 MiB; - or none reads standard input
     file: Option<PathBuf>,
@@ -72,9 +72,7 @@ impl Perplexity {
         let mut total = Total::default();
         for (index, chunk) in ids.chunks_exact(chunk_tokens).take(chunks).enumerate() {
             let mut chunk = chunk.to_vec();
-            if let (true, Some(bos)) = (engine.vocab().add_bos(), engine.vocab().bos()) {
-                chunk[0] = bos;
-            }
+            chunk.iter_mut().zip(engine.vocab().leading()).for_each(|(id, leading)| *id = *leading);
             // nll[i] is of token i + 1, so this is the second half without its first token.
             total.add(&engine.score_from(&chunk, chunk_tokens / 2)?);
             if output::is_interactive() {

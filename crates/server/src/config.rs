@@ -1,49 +1,53 @@
-//! What a server is told: address, keys, limits.
+//! Configuration of a server: address, keys, limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::ServeError;
 use crate::error::quoted;
-use crate::{ServeError, cors};
+use crate::http::cors;
 
-/// How to serve. [`Config::default`] serves this machine only, without a key.
+/// Settings of a server. [`Config::default`] serves this machine only, without a key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// The address to listen on. Any but a loopback address needs a key.
+    /// Address to listen on. Any but a loopback address needs a key.
     pub host: IpAddr,
-    /// The port; 0 lets the system choose.
+    /// Port; 0 lets the system choose.
     pub port: u16,
-    /// What clients call the model. The first name is the one in answers; none stands for the model's own name.
+    /// Names of the model for clients. The first is the one in answers; an empty list means the model's own
+    /// name.
     pub names: Vec<String>,
-    /// Keys that clients may use; none asks for no key.
+    /// API keys of clients; an empty list needs no key.
     pub keys: Vec<String>,
-    /// Names of hosts that requests may be for, beside loopback ones and [`Config::host`]. Keeps other web sites'
-    /// scripts from reaching a server on this machine by a name of their own.
+    /// Accepted values of the `Host` header in addition to loopback names and [`Config::host`]. The check
+    /// stops DNS rebinding: scripts of other web sites cannot reach a server on this machine by a name of
+    /// their own.
     pub allowed_hosts: Vec<String>,
-    /// Web sites (`https://example.org`) whose scripts may use the server; `*` is all. Its own page always may.
+    /// Origins (`https://example.org`) allowed by CORS; `*` allows all. The server's own page always is.
     pub allowed_origins: Vec<String>,
-    /// Most bytes of a request.
+    /// Largest body of a request, in bytes.
     pub body_max: usize,
-    /// Most connections at once; further ones wait to be accepted.
+    /// Most open connections; further ones wait to be accepted.
     pub connections_max: usize,
-    /// How long a client may take to send its headers, and then its body.
+    /// Timeout for a client's headers, and then for its body.
     pub read_timeout: Duration,
-    /// How long a client may leave an answer unread before its connection is cut.
+    /// Longest time that a client may leave an answer unread before its connection is cut.
     pub write_timeout: Duration,
-    /// How long an answer may take, queue included; none is no limit.
+    /// Time limit of an answer, queue included; `None` is no limit.
     pub request_timeout: Option<Duration>,
-    /// A stream in which nothing came for so long gets a comment line.
+    /// Idle time of a stream after which a comment line is sent.
     pub keep_alive: Duration,
-    /// How long running answers may go on after the server is asked to stop.
+    /// Longest time for running answers to end after the stop signal.
     pub drain: Duration,
-    /// Whether a stream says where its answer begins, for a [`Front`](crate::Front) that may ask again until then.
+    /// Whether a stream marks the beginning of its answer, for a [`Front`](crate::Front) that may retry until
+    /// then.
     #[doc(hidden)]
     pub marks_answers: bool,
-    /// How long a step may take before the server says that it is not ready.
+    /// Duration of an engine step after which the server is not ready.
     pub step_timeout: Duration,
-    /// Where changes of the cache are published, such as `tcp://127.0.0.1:5557`: the token ids of all prompts and
-    /// answers, in clear, to whoever connects. The engine must keep them:
+    /// Endpoint for cache events, such as `tcp://127.0.0.1:5557`. It publishes the token ids of all prompts
+    /// and answers, unencrypted and without a key. Requires
     /// [`EngineConfig::cache_events`](ottava::EngineConfig::cache_events).
     #[cfg(feature = "kv-events")]
     pub kv_events: Option<String>,
@@ -78,7 +82,7 @@ impl Config {
         SocketAddr::new(self.host, self.port)
     }
 
-    /// Refuses what would let strangers in, and names that no request could carry.
+    /// Refuses a public address without a key, and keys, names and origins that no request can carry.
     pub(crate) fn check(&self) -> Result<(), ServeError> {
         if !self.host.is_loopback() && self.keys.is_empty() {
             return Err(ServeError::Open { host: self.host });
@@ -86,7 +90,7 @@ impl Config {
         if self.keys.iter().any(|key| key.trim().is_empty()) {
             return Err(ServeError::EmptyKey);
         }
-        // A header has no other characters; the key itself is told to nobody.
+        // Header values are ASCII. The message leaves the key out: it is a secret.
         if self.keys.iter().any(|key| !key.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
             return Err(ServeError::Setting("a key", "expected ASCII characters".into()));
         }

@@ -1,4 +1,4 @@
-//! Errors of the server, and of a request in OpenAI's form.
+//! Errors of the server and of requests.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,54 +8,54 @@ use axum::response::{IntoResponse, Response};
 use ottava::ErrorKind;
 use serde_json::{Value, json};
 
-/// Why the server could not start or go on.
+/// Errors of a server's start and run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Anyone could reach the model.
+    /// A public address without a key.
     #[error("{host} is no loopback address: serving others needs a key (--api-key-file or OTTAVA_API_KEY)")]
     Open {
-        /// The address asked for.
+        /// The configured address.
         host: IpAddr,
     },
-    /// A key that anyone would guess.
+    /// An empty API key.
     #[error("a key is empty")]
     EmptyKey,
-    /// A setting that no request could ever meet: its name, and what is wrong with it.
+    /// A setting that no request can match: its name, and the reason.
     #[error("{0}: {1}")]
     Setting(&'static str, String),
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("{address}: cannot listen: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Two models have one name.
     #[error("two models have the name {0}")]
     Name(String),
-    /// Changes of the cache cannot be published.
+    /// Cache events cannot be published.
     #[cfg(feature = "kv-events")]
     #[error("{0}: cannot publish the cache's changes: {1}")]
     Events(String, String),
-    /// A model's process ends again and again.
+    /// A model's process ended too often.
     #[error("the engine of {0} ended {1} times in ten minutes, the last time with: {2}")]
     Restarts(String, usize, String),
-    /// The system gave no threads.
+    /// The system cannot start threads.
     #[error("cannot start the server's threads: {0}")]
     Threads(std::io::Error),
 }
 
-/// Most characters of a client's own text in a message.
+/// Most characters of a client's text in a message.
 const QUOTED_MAX: usize = 200;
 
-/// The code of a dead engine: it answers no request any more.
+/// Code of a lost engine, which answers no further request.
 const LOST: &str = "engine_lost";
-/// Says the same to a front, whatever the API's form of the error.
+/// Header by which a front detects a lost engine, whatever the error's form.
 pub(crate) const LOST_HEADER: &str = "x-ottava-engine-lost";
 
-/// Why a request gets no answer, as OpenAI says it.
+/// An error of a request, with the fields of OpenAI's error object.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -63,7 +63,7 @@ pub(crate) struct ApiError {
     code: Option<&'static str>,
     param: Option<String>,
     message: String,
-    /// Seconds after which it may be tried again.
+    /// Seconds until a retry, for the header Retry-After.
     retry_after: Option<u32>,
 }
 
@@ -76,13 +76,13 @@ impl ApiError {
         ApiError { status, kind, code: None, param: None, message, retry_after: None }
     }
 
-    /// A field of the request is at fault.
+    /// The error of a wrong field.
     pub(crate) fn invalid(param: impl Into<String>, message: impl fmt::Display) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
         ApiError { param: Some(param.into()), ..error }
     }
 
-    /// What a field asks for is not there.
+    /// A field without an implementation.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl fmt::Display) -> ApiError {
         ApiError::invalid(param, message).with_code("unsupported_parameter")
     }
@@ -92,17 +92,17 @@ impl ApiError {
         self
     }
 
-    /// The engine ended while it worked on the request, or before.
+    /// The engine ended before or during the request.
     pub(crate) fn lost(message: impl fmt::Display) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).with_code(LOST)
     }
 
-    /// Whether the engine is dead.
+    /// Whether the engine is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.code == Some(LOST)
     }
 
-    /// There is no such model.
+    /// The error of an unknown model.
     pub(crate) fn unknown_model(self) -> ApiError {
         ApiError { status: StatusCode::NOT_FOUND, ..self }.with_code("model_not_found")
     }
@@ -112,7 +112,7 @@ impl ApiError {
         self
     }
 
-    /// The same of a field that this API has by another name.
+    /// Renames the field in an error of a converted request to this API's name for it.
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref().is_some_and(|param| param.starts_with(from)) {
             self.param = self.param.map(|param| param.replacen(from, to, 1));
@@ -121,7 +121,7 @@ impl ApiError {
         self
     }
 
-    /// What a program may do about it, as Responses says it.
+    /// The error code in the form of Responses.
     pub(crate) fn responses_code(&self) -> &'static str {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
@@ -134,7 +134,7 @@ impl ApiError {
         &self.message
     }
 
-    /// The error as Anthropic says it.
+    /// The error in Anthropic's form.
     pub(crate) fn to_anthropic(&self) -> Value {
         let kind = match self.status.as_u16() {
             401 => "authentication_error",
@@ -150,7 +150,7 @@ impl ApiError {
         json!({"type": "error", "error": {"type": kind, "message": self.message}})
     }
 
-    /// The object of an answer's body or of a stream's last event.
+    /// The error object, as a body or as a stream's last event.
     pub(crate) fn to_json(&self) -> Value {
         json!({"error": {
             "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
@@ -158,7 +158,7 @@ impl ApiError {
     }
 }
 
-/// At most [`QUOTED_MAX`] characters of a value that a client sent, as JSON.
+/// A client's value as JSON, at most [`QUOTED_MAX`] characters of it.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
@@ -166,7 +166,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// The same of a text.
+/// At most [`QUOTED_MAX`] characters of a text, quoted.
 pub(crate) fn quoted(text: &str) -> String {
     cut(text, |text| format!("{text:?}"))
 }
@@ -178,7 +178,13 @@ fn cut(text: &str, show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// An engine's error: its kind decides.
+/// The error of a value of another type or range.
+pub(crate) fn wrong(place: &str, expected: &str, found: &Value) -> ApiError {
+    let found = shown(found);
+    ApiError::invalid(place, format!("{place}: expected {expected}, found {found}"))
+}
+
+/// An engine's error, by its kind.
 pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt::Display) -> ApiError {
     let (status, name, code) = match kind {
         ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("overloaded")),
@@ -197,9 +203,16 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
     };
     let error = ApiError::new(status, name, message);
     let retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(1);
-    // No request has a mask: one of several fields has made it.
+    // HTTP requests have no `mask` field; several fields can produce one, so `param` is left empty.
     let param = field.filter(|&field| field != "mask").map(str::to_owned);
     ApiError { code, param, retry_after, ..error }
+}
+
+/// The error of an answer that the server's end cuts short.
+pub(crate) fn stopping() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")
+        .with_code("unavailable")
+        .retry_after(5)
 }
 
 impl From<ottava::Error> for ApiError {
@@ -217,7 +230,7 @@ impl IntoResponse for ApiError {
         if self.is_lost() {
             response.headers_mut().insert(LOST_HEADER, HeaderValue::from_static("1"));
         }
-        // The gate says it in the words of another API, if the route is one of those.
+        // The middleware rewrites the body for routes with Anthropic's form.
         response.extensions_mut().insert(self);
         response
     }

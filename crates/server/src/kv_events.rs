@@ -1,6 +1,6 @@
-//! Changes of the cache over ZeroMQ, in vLLM's form: `vllm-router` and others send a request to the worker that has
-//! its beginning. A message is an empty topic, a number of eight bytes (big endian), and MessagePack: a time, events,
-//! the rank 0.
+//! Cache events over ZeroMQ in vLLM's format. `vllm-router` and others send a request to the worker with the
+//! longest cached prefix. A message has an empty topic, a sequence number (8 bytes, big endian), and
+//! MessagePack of time, events and rank 0.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,10 +10,10 @@ use zeromq::{PubSocket, Socket as _, SocketSend as _, ZmqMessage};
 
 use crate::ServeError;
 
-/// How long the thread waits before it looks whether the server has ended.
+/// Longest wait for events before the thread checks for the server's end.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// vLLM's event. Its names and its tag are what routers read.
+/// vLLM's event. Routers depend on its field names and its tag.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 enum Event<'p> {
@@ -52,25 +52,25 @@ fn stored(page: &StoredPage) -> Event<'static> {
         token_ids: page.tokens.iter().map(|token| token.0).collect(),
         block_size: page.tokens.len(),
         lora_id: None,
-        // Routers count what is ready at once, which they call so.
+        // Routers expect "GPU" as the medium of pages in memory.
         medium: "GPU",
         lora_name: None,
     }
 }
 
-/// A name that all readers take: a number of 63 bits.
+/// A 63-bit id, within the integers of all readers.
 fn short(hash: &[u8; 32]) -> u64 {
     let bytes = hash.first_chunk().copied().unwrap_or_default();
     u64::from_be_bytes(bytes) >> 1
 }
 
-/// The third part of a message.
+/// The MessagePack part of a message.
 fn payload(events: &[CacheEvent]) -> Vec<u8> {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     let events: Vec<Event<'_>> = events.iter().map(Event::from).collect();
     let mut bytes = Vec::new();
     let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
-    // Writing to memory does not fail, and no value here has a form that MessagePack lacks.
+    // Writing to memory does not fail, and MessagePack can encode all of these values.
     let written = (time, events, 0).serialize(&mut serializer);
     debug_assert!(written.is_ok(), "{written:?}");
     bytes
@@ -78,7 +78,7 @@ fn payload(events: &[CacheEvent]) -> Vec<u8> {
 
 /// A socket that publishes on `endpoint`.
 pub(crate) async fn bind(endpoint: &str) -> Result<PubSocket, ServeError> {
-    // It panics where it is asked for a transport that is not built in.
+    // `bind` panics on transports that are not compiled in.
     if !endpoint.starts_with("tcp://") {
         return Err(ServeError::Events(endpoint.to_owned(), "expected tcp://ADDRESS:PORT".into()));
     }
@@ -95,12 +95,12 @@ pub(crate) async fn publish(mut socket: PubSocket, events: CacheEvents) {
         let mut message = ZmqMessage::from("");
         message.push_back(number.to_be_bytes().to_vec().into());
         message.push_back(payload(&changes).into());
-        // Who does not listen misses it, as with any publisher.
+        // Subscribers that are not connected miss the message, as with any ZeroMQ publisher.
         let _ = socket.send(message).await;
     }
 }
 
-/// The next changes, at least one; none when the engine has ended.
+/// The next events, at least one; `None` after the engine's end.
 async fn next(events: &CacheEvents) -> Option<Vec<CacheEvent>> {
     loop {
         let events = events.clone();

@@ -1,4 +1,4 @@
-//! OpenAI's and Anthropic's APIs over the engine of [`ottava`]: what `ottava serve` runs.
+//! OpenAI's and Anthropic's APIs over the engine of [`ottava`]: the server of `ottava serve`.
 //!
 //! ```no_run
 //! use ottava_server::{Config, Server, asked_to_stop};
@@ -12,46 +12,30 @@
 //! # }
 //! ```
 //!
-//! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat`, `completions`,
-//! `responses` or `messages` take the fields (`fields`, `params`, `format`, `turns`); `answer` submits to the engine;
-//! `stream` writes the pieces as they come, or their fold. `about`, `tokens` and `metrics` are the other routes.
-//! `docs/server.md` has routes and parameters.
+//! The path of a request: `http` accepts the connection and checks host, origin, key and size. `api` has the
+//! routes. `request` reads fields and messages. `answer` submits to the engine and writes chunks, streamed or
+//! folded into one object. `front` forwards to engines in processes of their own.
+//! `docs/server.md` has routes and fields.
 //!
 //! Nothing here computes or caches: a server is a client of the engine like any other.
 
 #![forbid(unsafe_code)]
 
-mod about;
-mod adapt;
 mod answer;
-mod app;
-mod chat;
-mod completions;
+mod api;
 mod config;
-mod conversation;
-mod cors;
 mod error;
-mod fields;
-mod format;
 mod front;
-mod gate;
-mod guard;
-mod json;
+mod http;
+mod ids;
 #[cfg(feature = "kv-events")]
 mod kv_events;
-mod legacy;
-mod listen;
-mod messages;
 mod metrics;
-mod params;
-mod responses;
-mod sections;
-mod shape;
-mod stream;
-mod tokens;
-mod turns;
+mod request;
+mod server;
+mod state;
 
 pub use config::Config;
 pub use error::ServeError;
 pub use front::{Front, Model};
-pub use listen::{Server, asked_to_stop, input_ended};
+pub use server::{Server, asked_to_stop, input_ended};

@@ -1,12 +1,9 @@
-//! `/metrics`, by vLLM's names: what routers and dashboards already read.
+//! Counters and histograms of `/metrics`, with vLLM's names for the sake of existing routers and dashboards.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use ottava::engine::{Timings, Usage};
+use axum::http::StatusCode;
+use ottava::engine::{Stats, Timings, Usage};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,12 +11,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::app::App;
-
-/// Upper bounds of times, in seconds.
+/// Histogram buckets: upper bounds in seconds.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// How a choice ended.
+/// Outcome of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Stop,
@@ -39,7 +34,7 @@ struct Status {
 
 type Level = Gauge<f64, AtomicU64>;
 
-/// What the server counts, and what it reads of the engine when it is asked.
+/// Counters of the server, and gauges set from the engine's statistics on each scrape.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -128,7 +123,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a choice that ended.
+    /// Counts an ended choice, with its tokens and times.
     pub(crate) fn ended(&self, how: Ended, work: Option<(&Usage, &Timings)>) {
         let finished_reason = match how {
             Ended::Stop => "stop",
@@ -152,7 +147,7 @@ impl Metrics {
         self.answered.get_or_create(&Status { status: status.as_u16() }).inc();
     }
 
-    /// Counts what an answer called, and what it failed to.
+    /// Counts an answer's tool calls and malformed calls.
     pub(crate) fn called(&self, calls: usize, malformed: usize) {
         self.calls.inc_by(calls as u64);
         self.malformed.inc_by(malformed as u64);
@@ -162,23 +157,22 @@ impl Metrics {
         self.ignored.inc_by(fields as u64);
     }
 
-    fn read(&self, app: &App) {
-        let stats = app.engine.stats();
+    /// Sets the gauges from the engine's counters.
+    pub(crate) fn read(&self, stats: &Stats) {
         self.running.set(stats.running as f64);
         self.waiting.set(stats.waiting as f64);
         self.cache_used.set(stats.pages_used as f64 / stats.pages.max(1) as f64);
         self.preempted.set(stats.preemptions as f64);
         self.step_age.set(stats.step_running_s);
     }
-}
 
-/// All of them as text.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    app.metrics.read(&app);
-    let mut text = String::new();
-    if prometheus_client::encoding::text::encode(&mut text, &app.metrics.registry).is_err() {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    /// All metrics in OpenMetrics text.
+    ///
+    /// # Errors
+    /// None in practice: the writer is a `String`.
+    pub(crate) fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
     }
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

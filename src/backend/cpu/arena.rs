@@ -59,7 +59,7 @@ impl Arena {
         if tokens >= TOKENS_FOR_HUGE_PAGES && !self.huge_pages {
             self.huge_pages = true;
             let Activations { int8, float } = &self.activations;
-            [&self.values, int8, float].into_iter().for_each(Buffer::ask_for_huge_pages);
+            [&self.values, int8, float].into_iter().for_each(Buffer::advise_huge_pages);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
 //! `isa` has the vector trait, a file per instruction set, and run-time dispatch. `pack` lays out weights and
-//! quantises activations; `matmul` and `attention` are where the time goes; `ops` has all other operations.
-//! `memory` holds buffers and pages, `pool` runs chunks on threads, `measure` says what could be reached.
+//! quantises activations; `matmul` and `attention` take most of the time; `ops` has all other operations.
+//! `memory` holds buffers and pages, `pool` runs chunks on threads, `measure` measures the machine's limits.
 //! `README.md` explains layouts and loops. [`crate::ir::Op`] and `backend::reference` specify each
 //! operation.
 
@@ -31,42 +31,42 @@ pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};
 pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
-use memory::{Shelf, cache};
+use memory::{WeightArena, cache};
 use ops::rows;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 pub use tuning::{PrefetchHint, UnknownHint};
 
-/// Most threads of a pool: more than cores that share a memory. Each thread has a stack, and looks for chunks
-/// at all others.
+/// Maximum threads of a pool: more than the cores of any machine with shared memory. Each thread has a stack,
+/// and searches all other threads for chunks.
 pub const THREADS_MAX: usize = 1024;
 
-/// How a CPU backend is set up.
+/// Options of a CPU backend.
 #[derive(Clone, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads, the caller's included, at most [`THREADS_MAX`]. The default is one per physical core that the
+    /// Threads, including the caller's, at most [`THREADS_MAX`]. Default: one per physical core that the
     /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// An instruction set below the best, for tests.
+    /// Instruction set. Default: the best one available. For tests.
     pub isa: Option<Isa>,
-    /// What quantised weights are multiplied with.
+    /// Data type of activations in products with quantised weights.
     pub compute: Compute,
     /// Cache that a single token's products prefetch weights into. Default: the processor's row of the tuning
     /// table. For measurements.
     pub prefetch: Option<PrefetchHint>,
 }
 
-/// What quantised weights are multiplied with.
+/// Data type of activations in products with quantised weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compute {
-    /// Activations quantised to int8 in groups of 32 columns.
+    /// int8, quantised in groups of 32 columns.
     #[default]
     Int8,
-    /// Activations in f32: slower, and as exact as the weights.
+    /// f32: slower, and as exact as the weights.
     F32,
 }
 
-/// An f32 vector, uploaded.
+/// An uploaded f32 vector.
 #[derive(Clone, Debug)]
 pub struct Vector(Box<[f32]>);
 
@@ -78,7 +78,7 @@ impl Deref for Vector {
     }
 }
 
-/// The CPU.
+/// The CPU backend: its threads, instruction set and options.
 #[derive(Debug)]
 pub struct Cpu {
     pool: Pool,
@@ -88,15 +88,15 @@ pub struct Cpu {
     /// Bytes of a core's L1 data cache.
     cache: usize,
     /// Memory for weights.
-    shelf: Shelf,
+    weights: WeightArena,
 }
 
 impl Cpu {
-    /// The CPU with its threads started.
+    /// Creates the backend and starts its threads.
     ///
     /// # Errors
-    /// [`BackendError::Count`] for more than [`THREADS_MAX`] threads, [`BackendError::Thread`] if the system refuses
-    /// one, [`BackendError::Unavailable`] if the machine lacks the instruction set asked for.
+    /// [`BackendError::Count`] for more than [`THREADS_MAX`] threads, [`BackendError::Thread`] if the system
+    /// refuses one, [`BackendError::Unavailable`] if the machine lacks the instruction set of `options`.
     pub fn new(options: &CpuOptions) -> Result<Cpu, BackendError> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         if !isa.is_available() {
@@ -114,18 +114,18 @@ impl Cpu {
             compute: options.compute,
             hint: options.prefetch.unwrap_or_else(PrefetchHint::detect),
             cache: cache::first_level_bytes(),
-            shelf: Shelf::default(),
+            weights: WeightArena::default(),
         })
     }
 
-    /// The machine's memory, on Linux: in all, and what can be had before it swaps. A container's own limit is not
-    /// looked at.
+    /// Total memory of the machine, and the memory available without swapping; `None` except on Linux. A
+    /// container's limit is not considered.
     pub fn memory() -> Option<DeviceMemory> {
-        let (bytes, free_bytes) = crate::room::machine()?;
+        let (bytes, free_bytes) = crate::headroom::machine()?;
         Some(DeviceMemory { bytes, free_bytes })
     }
 
-    /// Threads that work on an operation, the caller's included.
+    /// Threads that work on an operation, including the caller's.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
@@ -135,7 +135,7 @@ impl Cpu {
         self.isa
     }
 
-    /// The hint of a single token's weight prefetches.
+    /// The cache that a single token's products prefetch weights into.
     pub fn prefetch(&self) -> PrefetchHint {
         self.hint
     }
@@ -145,7 +145,7 @@ impl Cpu {
     /// # Safety
     /// [`Kernel::run`]'s contract holds for every chunk below `chunks`.
     unsafe fn parallel<K: Kernel>(&self, kernel: &K, chunks: usize) {
-        // SAFETY: `new` found the instruction set; the rest is the caller's promise.
+        // SAFETY: `new` checked for the instruction set; the rest is the caller's promise.
         unsafe { self.pool.run(entry::<K>(self.isa), kernel, chunks) }
     }
 }
@@ -200,7 +200,7 @@ impl Backend for Cpu {
     }
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
-        let packed = Matrix::pack(matrix, self.isa.order(), &self.pool, &self.shelf)?;
+        let packed = Matrix::pack(matrix, self.isa.order(), &self.pool, &self.weights)?;
         Ok(packed.for_compute(self.compute))
     }
 
@@ -226,12 +226,12 @@ impl Backend for Cpu {
 }
 
 impl PackedFiles<Matrix> for Cpu {
-    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
-        let matrices = sidecar::restore(sidecar, self.isa.order(), &self.pool)?;
+    fn load(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
+        let matrices = sidecar::load(sidecar, self.isa.order(), &self.pool)?;
         Ok(matrices.into_iter().map(|matrix| matrix.for_compute(self.compute)).collect())
     }
 
-    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
-        sidecar::keep(sidecar, self.isa.order(), matrices, &self.pool)
+    fn store(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
+        sidecar::store(sidecar, self.isa.order(), matrices, &self.pool)
     }
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::cpu::isa::Order;
-use crate::backend::cpu::memory::Part;
+use crate::backend::cpu::memory::WeightSlice;
 use crate::backend::cpu::pack::{Layout, Matrix, packed_bytes};
 use crate::backend::cpu::pool::Pool;
 use crate::backend::{NoSidecar, Sidecar};
@@ -44,17 +44,17 @@ const READ_BYTES: usize = 128 << 10;
 const DATA_ALIGN: usize = 1 << 16;
 
 /// Reads the matrices from the sidecar's file.
-pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+pub(crate) fn load(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
-    let mut part = match sidecar.map {
+    let mut slice = match sidecar.map {
         true => expected.map(&file)?,
         false => expected.read(&file, &checksums, pool)?,
     };
-    let mut matrices = Vec::with_capacity(expected.places.len());
-    for place in &expected.places {
-        let data = part.split(place.bytes).ok_or(LENGTH)?;
-        matrices.push(Matrix::packed(data, place.shape, place.layout, order));
+    let mut matrices = Vec::with_capacity(expected.records.len());
+    for record in &expected.records {
+        let data = slice.split(record.bytes).ok_or(LENGTH)?;
+        matrices.push(Matrix::packed(data, record.shape, record.layout, order));
     }
     if sidecar.map {
         let found = Blocks::of(&matrices).checksums(pool);
@@ -66,7 +66,7 @@ pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Resul
 }
 
 /// Writes the sidecar's file; on an error the previous file is unchanged.
-pub(crate) fn keep(
+pub(crate) fn store(
     sidecar: &Sidecar<'_>,
     order: Order,
     matrices: &[Matrix],
@@ -94,8 +94,8 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> NoSidecar {
 
 const LENGTH: NoSidecar = NoSidecar::Not("as long as its head says");
 
-/// Position of a matrix in the data.
-struct Place {
+/// Shape, layout and size of a matrix in the data.
+struct MatrixRecord {
     shape: [usize; 2],
     layout: Layout,
     bytes: usize,
@@ -103,7 +103,7 @@ struct Place {
 
 /// Contents of a file, except for the weights' values.
 struct Contents {
-    places: Vec<Place>,
+    records: Vec<MatrixRecord>,
     /// Head and table.
     head: Vec<u8>,
     /// Number of checksums.
@@ -119,7 +119,7 @@ impl Contents {
 
     /// `None` if sizes overflow.
     fn counted(sidecar: &Sidecar<'_>, order: Order) -> Option<Contents> {
-        let (mut places, mut table) = (Vec::new(), Vec::new());
+        let (mut records, mut table) = (Vec::new(), Vec::new());
         let (mut data_bytes, mut blocks) = (0_usize, 0);
         for shape in sidecar.shapes {
             let (layout, dims) = (Layout::of(shape.form), [shape.rows, shape.cols]);
@@ -127,7 +127,7 @@ impl Contents {
             for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout, order)] {
                 table.extend((number as u64).to_le_bytes());
             }
-            places.push(Place { shape: dims, layout, bytes });
+            records.push(MatrixRecord { shape: dims, layout, bytes });
             blocks += bytes.div_ceil(BLOCK_BYTES);
             data_bytes = data_bytes.checked_add(bytes)?;
         }
@@ -136,12 +136,12 @@ impl Contents {
         let mut head = Vec::with_capacity(HEAD_BYTES + table.len());
         head.extend(MAGIC);
         head.extend(VERSION.to_ne_bytes());
-        head.extend(u32::try_from(places.len()).ok()?.to_le_bytes());
+        head.extend(u32::try_from(records.len()).ok()?.to_le_bytes());
         head.extend(sidecar.key);
         head.extend((data_at as u64).to_le_bytes());
         head.extend((data_bytes as u64).to_le_bytes());
         head.extend(table);
-        Some(Contents { places, head, blocks, data_at, file_bytes })
+        Some(Contents { records, head, blocks, data_at, file_bytes })
     }
 
     /// Opens a file with the expected head and length; returns its checksums.
@@ -159,20 +159,21 @@ impl Contents {
     }
 
     /// Maps all data without verification.
-    fn map(&self, file: &ReadAt) -> Result<Part, NoSidecar> {
-        let mut part = Part::of_file(file.file()).map_err(io_error("map"))?;
+    fn map(&self, file: &ReadAt) -> Result<WeightSlice, NoSidecar> {
+        let mut slice = WeightSlice::of_file(file.file()).map_err(io_error("map"))?;
         // Skips the part before the data; the file may have shrunk since it was opened.
-        part.split(self.data_at).ok_or(LENGTH)?;
-        Ok(part)
+        slice.split(self.data_at).ok_or(LENGTH)?;
+        Ok(slice)
     }
 
     /// Reads all data into the process's own memory on all threads and verifies it there.
-    fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<Part, NoSidecar> {
+    fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<WeightSlice, NoSidecar> {
         let bytes = self.file_bytes - self.data_at;
-        let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
-        let (mut blocks, mut rest, mut offset) = (Vec::new(), part.as_mut_slice(), self.data_at);
-        for place in &self.places {
-            let (own, others) = rest.split_at_mut_checked(place.bytes).ok_or(LENGTH)?;
+        let mut slice =
+            WeightSlice::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
+        let (mut blocks, mut rest, mut offset) = (Vec::new(), slice.as_mut_slice(), self.data_at);
+        for record in &self.records {
+            let (own, others) = rest.split_at_mut_checked(record.bytes).ok_or(LENGTH)?;
             for block in own.chunks_mut(BLOCK_BYTES) {
                 let checksum = *checksums.get(blocks.len()).ok_or(LENGTH)?;
                 let bytes = block.len();
@@ -185,16 +186,16 @@ impl Contents {
         // SAFETY: any thread may do any chunk below the number of blocks.
         unsafe { pool.run(read_block, &job, blocks.len()) };
         match job.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            None => Ok(part),
+            None => Ok(slice),
             Some((_, why)) => Err(why),
         }
     }
 
     /// File offset of block number `block`.
     fn block_offset(&self, block: usize) -> usize {
-        let starts = self.places.iter().scan(self.data_at, |end, place| {
+        let starts = self.records.iter().scan(self.data_at, |end, record| {
             let start = *end;
-            *end += place.bytes;
+            *end += record.bytes;
             Some((start..*end).step_by(BLOCK_BYTES))
         });
         starts.flatten().nth(block).unwrap_or(self.data_at)

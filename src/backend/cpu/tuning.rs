@@ -1,14 +1,14 @@
-//! Choices that depend on the processor model rather than on its instruction set. A row exists only where a
-//! choice was measured (`benches/record/cpu`); every other processor takes [`DEFAULT`].
+//! Choices that depend on the processor model rather than on its instruction set. The table has only rows
+//! that were measured (`benches/record/cpu`); all other processors use [`DEFAULT`].
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The cache that software prefetches of weights fill while a single token is multiplied.
+/// The cache that software prefetches of weights fill while a single token is multiplied. A hint is an
+/// immediate of the instruction, so each one is another copy of the kernels. L1 is not offered, since it was
+/// never far better than both others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefetchHint {
-    /// `prefetcht0`, `pldl1keep`
-    L1,
     /// `prefetcht1`, `pldl2keep`
     L2,
     /// `prefetchnta`, `pldl1strm`: L1, to be evicted first. Intel's cores bypass L2 and read at half speed.
@@ -16,8 +16,7 @@ pub enum PrefetchHint {
 }
 
 impl PrefetchHint {
-    const NAMES: [(&str, PrefetchHint); 3] =
-        [("l1", PrefetchHint::L1), ("l2", PrefetchHint::L2), ("nta", PrefetchHint::NonTemporal)];
+    const NAMES: [(&str, PrefetchHint); 2] = [("l2", PrefetchHint::L2), ("nta", PrefetchHint::NonTemporal)];
 
     /// The hint for the processor that this process runs on.
     pub fn detect() -> PrefetchHint {
@@ -32,9 +31,9 @@ impl fmt::Display for PrefetchHint {
     }
 }
 
-/// A name that is no prefetch hint.
+/// Error for an unknown prefetch hint's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected l1, l2 or nta, found {0:?}")]
+#[error("expected l2 or nta, found {0:?}")]
 pub struct UnknownHint(String);
 
 impl FromStr for PrefetchHint {
@@ -46,8 +45,8 @@ impl FromStr for PrefetchHint {
     }
 }
 
-/// Hint of processors without a row. L2 lost at most 2 % where another hint was measured to be the best; the
-/// non-temporal hint lost half of the speed.
+/// Hint of processors without a row. Where another hint was measured to be best, L2 lost at most 2 % of the
+/// speed; a wrong non-temporal hint lost half of it.
 const DEFAULT: PrefetchHint = PrefetchHint::L2;
 
 /// Hints by the vendor and the family of CPUID leaves 0 and 1.
@@ -63,7 +62,7 @@ fn hint_of(vendor: &[u8; 12], family: u32) -> PrefetchHint {
     row.map_or(DEFAULT, |row| row.2)
 }
 
-/// Vendor and family of this processor, where CPUID has them.
+/// Vendor and family of this processor by CPUID; `None` on other architectures than x86-64.
 fn processor() -> Option<([u8; 12], u32)> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -93,7 +92,7 @@ mod tests {
             assert_eq!(name.parse(), Ok(hint));
         }
         let refused = "t2".parse::<PrefetchHint>().unwrap_err();
-        assert_eq!(refused.to_string(), "expected l1, l2 or nta, found \"t2\"");
+        assert_eq!(refused.to_string(), "expected l2 or nta, found \"t2\"");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::many::scratch_bytes;
 use super::memory::DeviceBuffer;
 use super::pack::half_cols;
 use super::params::{Address, SLAB_TOKENS, SM90_TOKENS_MIN};
-use super::sample::{Noted, Sampled};
+use super::sample::{Sampled, StripMaxima};
 use super::step::StepBuffers;
 use super::view::Rows;
 use crate::backend::{ArenaMemory, BackendError, shape_error};
@@ -39,7 +39,7 @@ pub struct Arena {
     /// Sampled tokens of the last two steps.
     pub(super) sampled: Sampled,
     /// Per-strip maxima of the logits, stored by the head's product for sampling.
-    pub(super) noted: Option<Noted>,
+    pub(super) maxima: Option<StripMaxima>,
     /// Whether the plan samples.
     pub(super) samples: bool,
     /// Recorded decode steps.
@@ -97,7 +97,7 @@ impl Arena {
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             sampled: Sampled::new(context, limits.outputs_max)?,
-            noted: Noted::of_plan(context, ops, limits)?,
+            maxima: StripMaxima::of_plan(context, ops, limits)?,
             samples: samples > 0,
             graphs: Graphs::default(),
             frequencies,

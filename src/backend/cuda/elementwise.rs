@@ -9,7 +9,7 @@ use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, NO_DIFFERENCE, NO_LAYER_NORM, no_kernel, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{
-    BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, Write,
+    BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, WriteMode,
 };
 
 use crate::token::TokenId;
@@ -109,12 +109,12 @@ impl Cuda {
         &self,
         places: [&Place; 2],
         norm: &Norm,
-        write: Write,
+        write: WriteMode,
         frame: &Frame<'_, Cuda>,
     ) -> Result {
         const OP: &str = "norm";
         let (dst, src) = pair(OP, places, frame)?;
-        if write == Write::Add && dst.address == src.address {
+        if write == WriteMode::Add && dst.address == src.address {
             return Err(overlap_error(OP, places));
         }
         let norm = norm.as_rms().ok_or_else(|| no_kernel(NO_LAYER_NORM))?;
@@ -124,7 +124,7 @@ impl Cuda {
             weight: vector(OP, frame.weights, norm.weight, src.cols)?,
             eps: norm.eps,
             cols: src.cols as u32,
-            add: u32::from(write == Write::Add),
+            add: u32::from(write == WriteMode::Add),
             unused: 0,
         };
         // SAFETY: shapes and places are checked.

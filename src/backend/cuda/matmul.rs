@@ -9,7 +9,7 @@ use super::view::Rows;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame, Weights};
-use crate::ir::{Activation, Epilogue, Matmul, Operation, Product, StepInput, Write};
+use crate::ir::{Activation, Epilogue, Matmul, Operation, Product, StepInput, WriteMode};
 
 const OP: &str = "matmul";
 
@@ -48,9 +48,9 @@ impl Cuda {
                 *to = resolve(product, src, arena, weights, step)?;
             }
             let products = &mut products[..group.len()];
-            let notes = few.is_some() || !self.is_sm90(src.rows);
-            if let Some(noted) = arena.noted.as_mut().filter(|_| notes) {
-                group.iter().zip(&mut *products).for_each(|(op, product)| noted.wanted_of(op, product));
+            let stores_maxima = few.is_some() || !self.is_sm90(src.rows);
+            if let Some(maxima) = arena.maxima.as_mut().filter(|_| stores_maxima) {
+                group.iter().zip(&mut *products).for_each(|(op, product)| maxima.store_in(op, product));
             }
             call.parts = parts(products, src.cols, self.context.info().multiprocessors) as u32;
             match few {
@@ -141,8 +141,8 @@ fn resolve(
     }
     let bias = product.bias.map_or(Ok(0), |id| vector(OP, weights, id, own.rows()))?;
     let (finish, up, activation) = match product.epilogue {
-        Epilogue::Write(Write::Store) => (Finish::Store, None, Activation::Silu),
-        Epilogue::Write(Write::Add) => (Finish::Add, None, Activation::Silu),
+        Epilogue::Write(WriteMode::Store) => (Finish::Store, None, Activation::Silu),
+        Epilogue::Write(WriteMode::Add) => (Finish::Add, None, Activation::Silu),
         Epilogue::Gated { up, activation } => {
             let up = matrix(OP, weights, up)?;
             if shape(up) != shape(own) {

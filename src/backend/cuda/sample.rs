@@ -13,7 +13,9 @@ use super::pack::STRIP_ROWS;
 use super::params;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, Write};
+use crate::ir::{
+    Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, WriteMode,
+};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -31,7 +33,7 @@ const TURN_COLS: usize = 2048;
 const BINS_BYTES: usize = 4 * (2 * 2048 + 4);
 /// Maximum blocks per row: each of them reads all maxima that the head stored for the row.
 const PARTS_MAX: usize = 8;
-const STORE: Epilogue = Epilogue::Write(Write::Store);
+const STORE: Epilogue = Epilogue::Write(WriteMode::Store);
 
 /// State of a slot's work on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +155,7 @@ impl Sampled {
 /// Values that the head's product stores for the sampling after it: the largest logit per strip of each row.
 /// With them, a greedy row need not be read again.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct StripMaxima {
     logits: Place,
     /// `[rows, strips]`; strips after a row's last one are never written.
     largest: DeviceBuffer,
@@ -164,13 +166,13 @@ pub(super) struct Noted {
     fresh: bool,
 }
 
-impl Noted {
+impl StripMaxima {
     /// For a plan that samples directly after a product, with no other operation in between.
     pub(super) fn of_plan(
         context: &Arc<Context>,
         ops: &[Op],
         limits: StepLimits,
-    ) -> Result<Option<Noted>, BackendError> {
+    ) -> Result<Option<StripMaxima>, BackendError> {
         let logits = ops.windows(2).find_map(|pair| match pair {
             [Op::Matmul(head), Op::Sample(SampleRows { src, .. })] => {
                 let stores = |product: &&Product| product.dst == *src && product.epilogue == STORE;
@@ -184,11 +186,11 @@ impl Noted {
         let largest = DeviceBuffer::zeroed(context, rows.saturating_mul(4 * strips), "largest logits")?;
         let shared = rows.min(context.info().multiprocessors);
         let bins = DeviceBuffer::zeroed(context, shared * BINS_BYTES, "sums of shared rows")?;
-        Ok(Some(Noted { logits, largest, strips, bins, fresh: false }))
+        Ok(Some(StripMaxima { logits, largest, strips, bins, fresh: false }))
     }
 
     /// Makes the launch of a product store the maxima, if it is the head's.
-    pub(super) fn wanted_of(&mut self, op: &Product, product: &mut params::Product) {
+    pub(super) fn store_in(&mut self, op: &Product, product: &mut params::Product) {
         if op.dst == self.logits && op.epilogue == STORE {
             product.largest = self.largest.address();
             product.noted_strips = self.strips as u32;
@@ -246,8 +248,8 @@ impl Cuda {
             cols: from.cols as u32,
             ..params::Sample::default()
         };
-        if let Some(noted) = &mut arena.noted {
-            noted.take(src, &mut params);
+        if let Some(maxima) = &mut arena.maxima {
+            maxima.take(src, &mut params);
         }
         let shared =
             if params.largest == 0 { 1 } else { parts(to.rows, self.context.info().multiprocessors) };

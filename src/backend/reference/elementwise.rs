@@ -6,7 +6,7 @@ use super::memory::Sharing;
 use super::products::activate;
 use super::{Reference, norm_rows, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{BinaryFn, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, Write};
+use crate::ir::{BinaryFn, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, WriteMode};
 
 /// The values of `src`. `dst` must have its shape, and may be the same value.
 fn source(
@@ -26,13 +26,13 @@ fn source(
 pub(super) fn norm(
     [dst, src]: [&Place; 2],
     norm: &Norm,
-    write: Write,
+    write: WriteMode,
     frame: &mut Frame<'_, Reference>,
 ) -> Result<(), BackendError> {
     const OP: &str = "norm";
     let mut values = source(OP, [dst, src], frame)?;
     norm_rows(OP, frame.weights, norm, src.cols, &mut values)?;
-    if write == Write::Add {
+    if write == WriteMode::Add {
         frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
         let before = source(OP, [src, dst], frame)?;
         values.iter_mut().zip(before).for_each(|(value, before)| *value += before);

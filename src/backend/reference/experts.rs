@@ -4,7 +4,7 @@ use super::memory::Sharing;
 use super::products::{matrix, multiply};
 use super::{Reference, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Combine, ExpertMatmul, Operation, Route, Write};
+use crate::ir::{Combine, ExpertMatmul, Operation, Route, WriteMode};
 
 /// See [`Route`].
 pub(super) fn route(op: &Route, frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {
@@ -64,8 +64,8 @@ pub(super) fn combine(op: &Combine, frame: &mut Frame<'_, Reference>) -> Result<
     let rows = op.dst.rows.count(frame.step);
     let (parts, routes) = (frame.arena.get(OP, &op.src, rows)?, frame.arena.get(OP, &op.routes, rows)?);
     let mut out = match op.write {
-        Write::Store => vec![0.0; rows * op.dst.cols],
-        Write::Add => frame.arena.get(OP, &op.dst, rows)?,
+        WriteMode::Store => vec![0.0; rows * op.dst.cols],
+        WriteMode::Add => frame.arena.get(OP, &op.dst, rows)?,
     };
     let sums = out.chunks_exact_mut(op.dst.cols.max(1));
     for ((out, parts), routes) in

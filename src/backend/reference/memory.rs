@@ -253,7 +253,7 @@ impl PageMemory for KvPool {
         }
         let mut rest = bytes;
         for layer in &mut self.layers {
-            let (own, behind) = rest.split_at(layer.layout.page_bytes());
+            let (own, after) = rest.split_at(layer.layout.page_bytes());
             let (range, layout) = (layer.range(page), layer.layout);
             let mut heads = own.chunks_exact((own.len() / (2 * PAGE_TOKENS * layout.kv_heads).max(1)).max(1));
             for elements in [&mut layer.keys[range.clone()], &mut layer.values[range.clone()]] {
@@ -261,7 +261,7 @@ impl PageMemory for KvPool {
                     decode(bytes, layout.dtype, head);
                 }
             }
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::memory::{Matrix, Sharing};
 use super::{Reference, apply_norm, shape_error, vector};
 use crate::backend::{BackendError, Frame, Weights};
-use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Operation, Place, Product, Write};
+use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Operation, Place, Product, WriteMode};
 
 pub(super) fn matrix<'a>(
     op: &'static str,
@@ -92,8 +92,8 @@ fn one_product(
         y.iter_mut().zip(bias.iter().cycle()).for_each(|(y, bias)| *y += bias);
     }
     match product.epilogue {
-        Epilogue::Write(Write::Store) => {}
-        Epilogue::Write(Write::Add) => {
+        Epilogue::Write(WriteMode::Store) => {}
+        Epilogue::Write(WriteMode::Add) => {
             let before = frame.arena.get(op, &product.dst, rows)?;
             y.iter_mut().zip(before).for_each(|(y, before)| *y += before);
         }

@@ -20,7 +20,7 @@ pub(super) fn row_attention(op: &RowAttention, frame: &mut Frame<'_, Reference>)
     for (queries, keys) in op.q.rows.groups(step).zip(op.k.rows.groups(step)) {
         for (place, row) in queries.enumerate() {
             let seen: Vec<usize> =
-                keys.clone().filter(|key| op.sees.holds(place, key - keys.start)).collect();
+                keys.clone().filter(|key| op.mask.allows(place, key - keys.start)).collect();
             for head in 0..heads.query {
                 let at = |row: usize, heads: usize, head: usize| {
                     (row * heads + head) * dim..(row * heads + head + 1) * dim

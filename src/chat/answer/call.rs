@@ -4,7 +4,7 @@ use super::named::Named;
 use super::object::Object;
 use super::out::Out;
 use super::step::{Found, Literal, Step};
-use crate::chat::format::{Call, Calls, List};
+use crate::chat::format::{Call, List, ToolCallFormat};
 
 /// Effect of one character on a block. `again` is read again before further input.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct Left {
 /// State of one block.
 #[derive(Debug)]
 pub(super) struct Block {
-    row: &'static Calls,
-    state: State,
+    row: &'static ToolCallFormat,
+    state: BlockState,
     is_list: bool,
     literal: Literal,
     /// Raw text since the last call, or since the start of the block.
@@ -41,7 +41,7 @@ pub(super) struct Block {
 }
 
 #[derive(Debug)]
-enum State {
+enum BlockState {
     Begin,
     Object(Object),
     Named(Named),
@@ -52,8 +52,8 @@ enum State {
 
 impl Block {
     /// Block with the raw text so far.
-    pub(super) fn new(row: &'static Calls, raw: String) -> Block {
-        let (state, literal, is_sure) = (State::Begin, Literal::default(), !raw.trim().is_empty());
+    pub(super) fn new(row: &'static ToolCallFormat, raw: String) -> Block {
+        let (state, literal, is_sure) = (BlockState::Begin, Literal::default(), !raw.trim().is_empty());
         Block { row, state, is_list: false, literal, raw, has_started: false, is_sure }
     }
 
@@ -62,18 +62,18 @@ impl Block {
             self.raw.push(c);
         }
         let step = match &mut self.state {
-            State::Begin if c.is_whitespace() => Step::More,
-            State::Begin if c == '[' && self.row.list == List::Yes && !self.is_list => {
+            BlockState::Begin if c.is_whitespace() => Step::More,
+            BlockState::Begin if c == '[' && self.row.list == List::Yes && !self.is_list => {
                 self.is_list = true;
                 Step::More
             }
-            State::Begin => {
+            BlockState::Begin => {
                 self.begin();
                 self.item(c, out)
             }
-            State::Object(_) | State::Named(_) => self.item(c, out),
-            State::After => return self.after(c, out),
-            State::Close => return self.close(c),
+            BlockState::Object(_) | BlockState::Named(_) => self.item(c, out),
+            BlockState::After => return self.after(c, out),
+            BlockState::Close => return self.close(c),
         };
         self.went(step)
     }
@@ -81,30 +81,30 @@ impl Block {
     /// Ends the block at the end of input.
     pub(super) fn finish(&mut self) -> Left {
         let arguments = match &mut self.state {
-            State::Object(object) if self.has_started => object.rest(),
-            State::Named(named) if self.has_started => named.rest(),
-            State::After | State::Close => {
+            BlockState::Object(object) if self.has_started => object.rest(),
+            BlockState::Named(named) if self.has_started => named.rest(),
+            BlockState::After | BlockState::Close => {
                 // A partial closing marker is dropped.
                 let text = if self.row.close.trim().starts_with(self.raw.trim()) { "" } else { &self.raw };
                 return Left { text: text.into(), ..Left::default() };
             }
             _ => String::new(),
         };
-        let is_complete = matches!(&self.state, State::Named(named) if named.is_complete());
+        let is_complete = matches!(&self.state, BlockState::Named(named) if named.is_complete());
         Left { text: std::mem::take(&mut self.raw), arguments, is_broken: self.is_sure && !is_complete }
     }
 
     fn begin(&mut self) {
         self.state = match &self.row.call {
-            Call::Object { name, arguments } => State::Object(Object::new(name, arguments)),
-            Call::Named(row) => State::Named(Named::new(row, self.row.ids)),
+            Call::Object { name, arguments } => BlockState::Object(Object::new(name, arguments)),
+            Call::Named(row) => BlockState::Named(Named::new(row, self.row.ids)),
         };
     }
 
     fn item(&mut self, c: char, out: &mut Out<'_>) -> Step {
         let step = match &mut self.state {
-            State::Object(object) => object.push(c, out),
-            State::Named(named) => named.push(c, out),
+            BlockState::Object(object) => object.push(c, out),
+            BlockState::Named(named) => named.push(c, out),
             _ => Step::More,
         };
         if out.start.is_some() {
@@ -138,7 +138,7 @@ impl Block {
 
     /// Resets the state after a complete call.
     fn ended(&mut self, again: String) -> String {
-        (self.state, self.has_started) = (State::After, false);
+        (self.state, self.has_started) = (BlockState::After, false);
         self.raw.clear();
         again
     }
@@ -164,11 +164,11 @@ impl Block {
                 String::new()
             }
             Found::One(1 | 2) => {
-                self.state = State::Begin;
+                self.state = BlockState::Begin;
                 String::new()
             }
             Found::One(3) if !self.row.close.is_empty() => {
-                self.state = State::Close;
+                self.state = BlockState::Close;
                 self.raw.clear();
                 String::new()
             }

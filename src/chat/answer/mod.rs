@@ -45,7 +45,7 @@ pub struct AnswerParser {
     /// Tools that may be called; empty if the choice is [`ToolChoice::None`].
     tools: Vec<Tool>,
     single: bool,
-    state: State,
+    state: AnswerState,
     /// White space that is dropped if a marker follows.
     space: String,
     /// Possible prefix of a marker.
@@ -63,7 +63,7 @@ pub struct AnswerParser {
 }
 
 #[derive(Debug)]
-enum State {
+enum AnswerState {
     Text,
     Reasoning,
     Block(Box<Block>),
@@ -74,7 +74,7 @@ enum Marker {
     Reasoning,
     ReasoningEnd,
     Calls,
-    Noise,
+    Ignored,
 }
 
 impl AnswerParser {
@@ -86,7 +86,7 @@ impl AnswerParser {
             format,
             tools: if may_call { tools.list.clone() } else { Vec::new() },
             single: tools.single,
-            state: State::Text,
+            state: AnswerState::Text,
             space: String::new(),
             held: String::new(),
             behind_marker: false,
@@ -103,7 +103,7 @@ impl AnswerParser {
     /// formats without reasoning.
     pub fn in_reasoning(mut self) -> AnswerParser {
         if self.format.has_reasoning() {
-            (self.state, self.behind_marker) = (State::Reasoning, true);
+            (self.state, self.behind_marker) = (AnswerState::Reasoning, true);
         }
         self
     }
@@ -121,9 +121,9 @@ impl AnswerParser {
 
     /// Ends the text. Returns the parts that were held back.
     pub fn finish(&mut self) -> Vec<ChatPart> {
-        if let State::Block(block) = &mut self.state {
+        if let AnswerState::Block(block) = &mut self.state {
             let left = block.finish();
-            self.state = State::Text;
+            self.state = AnswerState::Text;
             self.arguments(&left.arguments);
             self.text(&left.text);
             self.malformed += usize::from(left.is_broken);
@@ -147,7 +147,7 @@ impl AnswerParser {
     }
 
     fn take(&mut self, c: char) {
-        if let State::Block(block) = &mut self.state {
+        if let AnswerState::Block(block) = &mut self.state {
             let mut out = Out::new(&self.tools);
             let went = block.push(c, &mut out);
             let Out { start, arguments, .. } = out;
@@ -170,26 +170,27 @@ impl AnswerParser {
 
     /// Markers that are valid in the current state.
     fn markers(&self) -> impl Iterator<Item = (&'static str, Marker)> {
-        let in_text = matches!(self.state, State::Text);
+        let in_text = matches!(self.state, AnswerState::Text);
         let may_call = in_text && !self.tools.is_empty() && !(self.single && self.calls > 0);
         let calls = self.format.calls;
         let open = calls.open.iter().filter(move |_| may_call).map(|text| (text.trim(), Marker::Calls));
-        let noise = calls.noise.iter().filter(move |_| in_text).map(|text| (text.trim(), Marker::Noise));
+        let ignored =
+            calls.ignored_markers.iter().filter(move |_| in_text).map(|text| (text.trim(), Marker::Ignored));
         let reasoning = self.format.reasoning.map(|row| match in_text {
             true => (row.open.trim(), Marker::Reasoning),
             false => (row.close.trim(), Marker::ReasoningEnd),
         });
-        open.chain(reasoning).chain(noise)
+        open.chain(reasoning).chain(ignored)
     }
 
     fn marked(&mut self, marker: &Marker) {
         let raw = std::mem::take(&mut self.space) + &std::mem::take(&mut self.held);
         self.behind_marker = true;
         match marker {
-            Marker::Calls => self.state = State::Block(Box::new(Block::new(self.format.calls, raw))),
-            Marker::Reasoning => self.state = State::Reasoning,
-            Marker::ReasoningEnd => (self.state, self.is_fresh) = (State::Text, true),
-            Marker::Noise => {}
+            Marker::Calls => self.state = AnswerState::Block(Box::new(Block::new(self.format.calls, raw))),
+            Marker::Reasoning => self.state = AnswerState::Reasoning,
+            Marker::ReasoningEnd => (self.state, self.is_fresh) = (AnswerState::Text, true),
+            Marker::Ignored => {}
         }
     }
 
@@ -202,11 +203,11 @@ impl AnswerParser {
             return;
         }
         let may_call = !self.tools.is_empty() && self.format.calls.bare;
-        if may_call && self.is_fresh && matches!(self.state, State::Text) && matches!(c, '{' | '[') {
+        if may_call && self.is_fresh && matches!(self.state, AnswerState::Text) && matches!(c, '{' | '[') {
             let space = std::mem::take(&mut self.space);
             let held = std::mem::take(&mut self.held);
             self.again.extend(held.chars().rev().chain([c]));
-            self.state = State::Block(Box::new(Block::new(self.format.calls, space)));
+            self.state = AnswerState::Block(Box::new(Block::new(self.format.calls, space)));
             return;
         }
         let mut text = std::mem::take(&mut self.space);
@@ -219,12 +220,12 @@ impl AnswerParser {
         let again = match went {
             Went::On { again } => again,
             Went::Over { again } => {
-                (self.state, self.behind_marker, self.is_fresh) = (State::Text, true, false);
+                (self.state, self.behind_marker, self.is_fresh) = (AnswerState::Text, true, false);
                 again
             }
             Went::Broken { text, again, counts } => {
                 self.malformed += usize::from(counts);
-                (self.state, self.behind_marker, self.is_fresh) = (State::Text, false, false);
+                (self.state, self.behind_marker, self.is_fresh) = (AnswerState::Text, false, false);
                 self.text(&text);
                 again
             }
@@ -236,7 +237,7 @@ impl AnswerParser {
         if text.is_empty() {
             return;
         }
-        let in_reasoning = matches!(self.state, State::Reasoning);
+        let in_reasoning = matches!(self.state, AnswerState::Reasoning);
         self.is_fresh &= in_reasoning;
         match self.parts.last_mut() {
             Some(ChatPart::Reasoning(kept)) if in_reasoning => kept.push_str(text),
@@ -273,7 +274,7 @@ impl AnswerParser {
             char::from(LETTERS[(number >> 33) as usize % LETTERS.len()])
         };
         match self.format.calls.ids {
-            Ids::Short | Ids::Behind(_) => (0..9).map(|_| character()).collect(),
+            Ids::Short | Ids::After(_) => (0..9).map(|_| character()).collect(),
             Ids::Long | Ids::Numbered(_) => {
                 (0..24).fold("call_".into(), |id, _| id + &character().to_string())
             }

@@ -11,7 +11,7 @@ use crate::chat::format::{Arguments as Row, Ids, NamedCall};
 pub(super) struct Named {
     row: &'static NamedCall,
     ids: Ids,
-    state: State,
+    state: NamedCallState,
     literal: Literal,
     name: String,
     /// Call id as written by the model.
@@ -19,7 +19,7 @@ pub(super) struct Named {
 }
 
 #[derive(Debug)]
-enum State {
+enum NamedCallState {
     Prefix,
     Name,
     /// Between the name and the arguments.
@@ -37,33 +37,33 @@ enum Arguments {
 
 impl Named {
     pub(super) fn new(row: &'static NamedCall, ids: Ids) -> Named {
-        let state = if row.prefix.is_empty() { State::Name } else { State::Prefix };
+        let state = if row.prefix.is_empty() { NamedCallState::Name } else { NamedCallState::Prefix };
         Named { row, ids, state, literal: Literal::default(), name: String::new(), id: None }
     }
 
     pub(super) fn push(&mut self, c: char, out: &mut Out<'_>) -> Step {
         match &mut self.state {
-            State::Prefix => match self.literal.push(c, &[self.row.prefix]) {
+            NamedCallState::Prefix => match self.literal.push(c, &[self.row.prefix]) {
                 Found::More => Step::More,
-                Found::One(_) => self.stay(State::Name),
+                Found::One(_) => self.stay(NamedCallState::Name),
                 Found::None(again) => Step::Wrong(again),
             },
-            State::Name if self.name.is_empty() && c.is_whitespace() => Step::More,
-            State::Name if is_name(c) => {
+            NamedCallState::Name if self.name.is_empty() && c.is_whitespace() => Step::More,
+            NamedCallState::Name if is_name(c) => {
                 self.name.push(c);
                 Step::More
             }
-            State::Name => self.named(c, out),
-            State::Before => self.before(c, out),
-            State::Id => self.id(c, out),
-            State::Arguments(arguments) => {
+            NamedCallState::Name => self.named(c, out),
+            NamedCallState::Before => self.before(c, out),
+            NamedCallState::Id => self.id(c, out),
+            NamedCallState::Arguments(arguments) => {
                 let step = match arguments {
                     Arguments::Value(value) => value.push(c, &mut out.arguments),
                     Arguments::Tags(tags) => tags.push(c, &mut out.arguments),
                 };
                 self.argued(step)
             }
-            State::Suffix => match self.literal.push(c, &[self.row.suffix]) {
+            NamedCallState::Suffix => match self.literal.push(c, &[self.row.suffix]) {
                 Found::More => Step::More,
                 Found::One(_) => Step::Done,
                 // The suffix is optional: the call is complete without it.
@@ -75,18 +75,18 @@ impl Named {
     /// Unemitted argument text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
-            State::Arguments(Arguments::Value(value)) => value.rest(),
-            State::Arguments(Arguments::Tags(tags)) => tags.rest(),
+            NamedCallState::Arguments(Arguments::Value(value)) => value.rest(),
+            NamedCallState::Arguments(Arguments::Tags(tags)) => tags.rest(),
             _ => String::new(),
         }
     }
 
     /// Whether only the suffix is missing.
     pub(super) fn is_complete(&self) -> bool {
-        matches!(self.state, State::Suffix)
+        matches!(self.state, NamedCallState::Suffix)
     }
 
-    fn stay(&mut self, state: State) -> Step {
+    fn stay(&mut self, state: NamedCallState) -> Step {
         self.state = state;
         Step::More
     }
@@ -96,7 +96,7 @@ impl Named {
         if !out.has_tool(&self.name) {
             return Step::Wrong(c.into());
         }
-        self.state = State::Before;
+        self.state = NamedCallState::Before;
         self.before(c, out)
     }
 
@@ -107,14 +107,14 @@ impl Named {
             return self.push(c, out);
         }
         let mut options = self.row.before.to_vec();
-        if let (Ids::Behind(text) | Ids::Numbered(text), None) = (self.ids, &self.id) {
+        if let (Ids::After(text) | Ids::Numbered(text), None) = (self.ids, &self.id) {
             options.push(text);
         }
         match self.literal.push(c, &options) {
             Found::More => Step::More,
             Found::One(at) if at == self.row.before.len() => {
                 self.id = Some(String::new());
-                self.stay(State::Id)
+                self.stay(NamedCallState::Id)
             }
             Found::One(_) => {
                 self.begin(out);
@@ -131,7 +131,7 @@ impl Named {
                 Step::More
             }
             _ => {
-                self.state = State::Before;
+                self.state = NamedCallState::Before;
                 self.before(c, out)
             }
         }
@@ -140,14 +140,14 @@ impl Named {
     /// Emits the start of the call and sets up the argument parser.
     fn begin(&mut self, out: &mut Out<'_>) {
         let id = self.id.take().filter(|id| !id.is_empty()).map(|id| match self.ids {
-            Ids::Numbered(behind) => {
+            Ids::Numbered(separator) => {
                 let whole = self.row.prefix.rsplit('>').next().unwrap_or_default();
-                format!("{whole}{}{behind}{id}", self.name)
+                format!("{whole}{}{separator}{id}", self.name)
             }
             _ => id,
         });
         out.start(&self.name, id);
-        self.state = State::Arguments(match &self.row.arguments {
+        self.state = NamedCallState::Arguments(match &self.row.arguments {
             Row::Json => Arguments::Value(Value::object("")),
             Row::Quoted(quote) => Arguments::Value(Value::object(quote)),
             Row::Python => Arguments::Value(Value::fields_until(')', &mut out.arguments)),
@@ -158,10 +158,10 @@ impl Named {
     fn argued(&mut self, step: Step) -> Step {
         match step {
             Step::Done | Step::Before(_) if self.row.suffix.is_empty() => step,
-            Step::Done => self.stay(State::Suffix),
+            Step::Done => self.stay(NamedCallState::Suffix),
             Step::Before(again) => {
                 // The characters that ended the arguments start the suffix.
-                self.state = State::Suffix;
+                self.state = NamedCallState::Suffix;
                 let mut rest = again.chars();
                 while let Some(c) = rest.next() {
                     match self.literal.push(c, &[self.row.suffix]) {

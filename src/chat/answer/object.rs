@@ -29,14 +29,14 @@ enum State {
     Comma,
     Key(Value, String),
     Colon(Field),
-    Value(Entry),
+    Value(OpenField),
     /// Arguments as a string that contains JSON.
-    Text(Entry),
+    Text(OpenField),
 }
 
 /// A field with its value being read.
 #[derive(Debug)]
-struct Entry {
+struct OpenField {
     field: Field,
     value: Value,
     /// Raw value of a field other than streamed arguments.
@@ -67,7 +67,7 @@ impl Object {
             State::Comma if c == ',' => self.stay(State::First),
             State::First | State::Comma if c == '}' => self.close(c, out),
             State::Colon(field) if c == ':' => {
-                self.stay(State::Value(Entry { field, value: Value::new(""), text: String::new() }))
+                self.stay(State::Value(OpenField { field, value: Value::new(""), text: String::new() }))
             }
             State::Open | State::First | State::Comma | State::Colon(_) => Step::Wrong(c.into()),
         }
@@ -76,7 +76,7 @@ impl Object {
     /// Unemitted argument text at the end of input.
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
-            State::Value(Entry { field: Field::Arguments, value, .. }) => value.rest(),
+            State::Value(OpenField { field: Field::Arguments, value, .. }) => value.rest(),
             State::Text(entry) => std::mem::take(&mut entry.text),
             _ => String::new(),
         }
@@ -117,7 +117,7 @@ impl Object {
         }
     }
 
-    fn value(&mut self, mut entry: Entry, c: char, out: &mut Out<'_>) -> Step {
+    fn value(&mut self, mut entry: OpenField, c: char, out: &mut Out<'_>) -> Step {
         if entry.field == Field::Arguments && !self.has_arguments && !c.is_whitespace() {
             self.has_arguments = true;
             if c != '{' {
@@ -163,7 +163,7 @@ impl Object {
     }
 
     /// Arguments that are not an object: a string that contains one, or null.
-    fn text(&mut self, mut entry: Entry, c: char, out: &mut Out<'_>) -> Step {
+    fn text(&mut self, mut entry: OpenField, c: char, out: &mut Out<'_>) -> Step {
         let step = entry.value.push(c, &mut entry.text);
         match step {
             Step::More => return self.stay(State::Text(entry)),

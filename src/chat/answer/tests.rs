@@ -128,7 +128,8 @@ fn cuts_change_nothing() {
 fn unmarked(format: &str, text: &str) -> String {
     let format = ChatFormat::of_name(format).expect("a format");
     let reasoning = format.reasoning.iter().flat_map(|row| [row.open, row.close]);
-    let markers = reasoning.chain(format.calls.literals()).chain(format.calls.noise.iter().copied());
+    let markers =
+        reasoning.chain(format.calls.literals()).chain(format.calls.ignored_markers.iter().copied());
     let mut markers: Vec<&str> = markers.map(str::trim).filter(|marker| marker.len() > 1).collect();
     markers.sort_by_key(|marker| std::cmp::Reverse(marker.len()));
     markers.iter().fold(text.into(), |text, marker| text.replace(marker, " "))

@@ -24,7 +24,7 @@ pub(crate) use grammar::Wanted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChatFormat {
     pub(super) reasoning: Option<&'static Reasoning>,
-    pub(super) calls: &'static Calls,
+    pub(super) calls: &'static ToolCallFormat,
 }
 
 /// Delimiters of reasoning.
@@ -38,7 +38,7 @@ pub(super) struct Reasoning {
 
 /// Format of tool calls: blocks with one or more calls.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Calls {
+pub(super) struct ToolCallFormat {
     pub(super) name: &'static str,
     /// Opening markers of a block, the usual one first.
     pub(super) open: &'static [&'static str],
@@ -52,9 +52,9 @@ pub(super) struct Calls {
     pub(super) call: Call,
     pub(super) close: &'static str,
     /// Prefix of visible text; empty for most formats.
-    pub(super) says: &'static str,
+    pub(super) text_prefix: &'static str,
     /// Markers between parts that carry no information; the parser drops them.
-    pub(super) noise: &'static [&'static str],
+    pub(super) ignored_markers: &'static [&'static str],
     pub(super) ids: Ids,
     /// Reasoning delimiters specific to this format.
     pub(super) reasoning: Option<&'static Reasoning>,
@@ -117,20 +117,20 @@ pub(super) enum Ids {
     /// Generated: 9 characters, which the templates of some models require.
     Short,
     /// Written by the model after this literal, otherwise generated with 9 characters.
-    Behind(&'static str),
+    After(&'static str),
     /// The call's full name, this literal and the number that the model writes after it.
     Numbered(&'static str),
 }
 
 /// State of the reasoning at the end of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoughts {
+pub(crate) enum ReasoningState {
     /// Not started: the model may reason first.
-    Open,
+    NotStarted,
     /// Open: the prompt ends within reasoning.
-    Begun,
+    Open,
     /// Closed: reasoning is over or disabled.
-    Ended,
+    Closed,
 }
 
 impl ChatFormat {
@@ -168,21 +168,23 @@ impl ChatFormat {
 
     /// Whether a prompt with this end has opened the reasoning.
     pub fn begins_reasoning(&self, prompt: &str) -> bool {
-        self.thoughts_behind(prompt) == Thoughts::Begun
+        self.reasoning_after(prompt) == ReasoningState::Open
     }
 
     /// State of the reasoning after a prompt with this end. With reasoning disabled, templates write the
     /// closing marker themselves.
-    pub(crate) fn thoughts_behind(&self, prompt: &str) -> Thoughts {
-        let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else { return Thoughts::Open };
+    pub(crate) fn reasoning_after(&self, prompt: &str) -> ReasoningState {
+        let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else {
+            return ReasoningState::NotStarted;
+        };
         // A close marker that ends every message (`then` is set) carries no information about reasoning.
         let close = if row.then.is_empty() { row.close.trim() } else { "" };
         if prompt.ends_with(row.open.trim_end()) {
-            Thoughts::Begun
+            ReasoningState::Open
         } else if !close.is_empty() && prompt.ends_with(close) {
-            Thoughts::Ended
+            ReasoningState::Closed
         } else {
-            Thoughts::Open
+            ReasoningState::NotStarted
         }
     }
 
@@ -190,13 +192,13 @@ impl ChatFormat {
     /// decoded as text. Markers of calls count only `with_calls`.
     pub fn has_marker_with(&self, piece: &str, with_calls: bool) -> bool {
         let reasoning = self.reasoning.iter().flat_map(|row| [row.open, row.close]);
-        let mut markers = reasoning.chain(self.calls.noise.iter().copied());
+        let mut markers = reasoning.chain(self.calls.ignored_markers.iter().copied());
         let found = markers.any(|marker| marker.contains(piece));
         !piece.is_empty() && (found || with_calls && self.calls.literals().any(|text| text.contains(piece)))
     }
 }
 
-impl Calls {
+impl ToolCallFormat {
     /// Every literal of a call.
     pub(super) fn literals(&self) -> impl Iterator<Item = &'static str> {
         let mut literals = vec![self.close];
@@ -213,7 +215,7 @@ impl Calls {
                 Arguments::Json | Arguments::Python => {}
             }
         }
-        if let Ids::Behind(text) | Ids::Numbered(text) = self.ids {
+        if let Ids::After(text) | Ids::Numbered(text) = self.ids {
             literals.push(text);
         }
         literals.into_iter()

@@ -1,9 +1,9 @@
 //! Table of the known formats, taken from the models' public chat templates.
 
-use super::{Arguments, Call, Calls, Ids, List, NamedCall, Reasoning, Tags};
+use super::{Arguments, Call, Ids, List, NamedCall, Reasoning, Tags, ToolCallFormat as Row};
 
 /// Markers in a template's source, and the format they indicate. The first row with all markers present wins.
-pub(super) const CALLS: &[(&[&str], &Calls)] = &[
+pub(super) const CALLS: &[(&[&str], &Row)] = &[
     (&["<|channel|>", "<|message|>", "functions."], &HARMONY),
     (&["<|tool_call>call:"], &GEMMA),
     (&["<start_function_call>"], &FUNCTION_GEMMA),
@@ -44,12 +44,12 @@ pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
 pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n", then: "" };
 
 /// All rows; rows with equal names are adjacent.
-pub(super) fn all() -> impl Iterator<Item = &'static Calls> {
+pub(super) fn all() -> impl Iterator<Item = &'static Row> {
     CALLS.iter().map(|row| row.1).chain([&GENERIC])
 }
 
 /// Default values of a row.
-const BASE: Calls = Calls {
+const BASE: Row = Row {
     name: "json",
     open: &[],
     bare: false,
@@ -58,19 +58,19 @@ const BASE: Calls = Calls {
     is_last: false,
     call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
     close: "",
-    says: "",
-    noise: &[],
+    text_prefix: "",
+    ignored_markers: &[],
     ids: Ids::Long,
     reasoning: None,
 };
 
-pub(super) const GENERIC: Calls = Calls { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
+pub(super) const GENERIC: Row = Row { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
 
 /// Hermes, Qwen 2.5 and 3, Granite 4 and many more.
-const HERMES: Calls = Calls { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
+const HERMES: Row = Row { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
 
 /// Llama 3.
-const LLAMA: Calls = Calls {
+const LLAMA: Row = Row {
     name: "llama3",
     open: &["<|python_tag|>"],
     bare: true,
@@ -79,31 +79,31 @@ const LLAMA: Calls = Calls {
 };
 
 /// Mistral 7B v0.3, Nemo.
-const MISTRAL_LIST: Calls =
-    Calls { name: "mistral-list", open: &["[TOOL_CALLS]"], list: List::Yes, ids: Ids::Short, ..BASE };
+const MISTRAL_LIST: Row =
+    Row { name: "mistral-list", open: &["[TOOL_CALLS]"], list: List::Yes, ids: Ids::Short, ..BASE };
 
 /// Mistral Small 3.2, Devstral, Ministral 3.
-const MISTRAL: Calls = Calls {
+const MISTRAL: Row = Row {
     name: "mistral",
     open: &["[TOOL_CALLS]"],
     call: Call::Named(NamedCall { prefix: "", before: &["[ARGS]"], ..JSON }),
-    ids: Ids::Behind("[CALL_ID]"),
+    ids: Ids::After("[CALL_ID]"),
     ..BASE
 };
 
 /// Granite 3.
-const GRANITE: Calls =
-    Calls { name: "granite", open: &["<|tool_call|>", "<tool_call>"], list: List::Yes, ..BASE };
+const GRANITE: Row =
+    Row { name: "granite", open: &["<|tool_call|>", "<tool_call>"], list: List::Yes, ..BASE };
 
 /// Command R7B.
-const COMMAND: Calls = Calls {
+const COMMAND: Row = Row {
     name: "command",
     open: &["<|START_ACTION|>"],
     list: List::Yes,
     call: Call::Object { name: &["tool_name"], arguments: &["parameters"] },
     close: "<|END_ACTION|>",
-    says: "<|START_RESPONSE|>",
-    noise: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+    text_prefix: "<|START_RESPONSE|>",
+    ignored_markers: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
     ..BASE
 };
 
@@ -111,7 +111,7 @@ const COMMAND: Calls = Calls {
 const JSON: NamedCall = NamedCall { prefix: "", before: &[], arguments: Arguments::Json, suffix: "" };
 
 /// Apertus: each call is an object with the tool's name as its key.
-const APERTUS: Calls = Calls {
+const APERTUS: Row = Row {
     name: "apertus",
     open: &["<|tools_prefix|>"],
     list: List::Yes,
@@ -121,14 +121,14 @@ const APERTUS: Calls = Calls {
 };
 
 /// Functionary 3.1, and Llama 3.1 with its custom-tool prompt.
-const FUNCTION_TAG: Calls = Calls {
+const FUNCTION_TAG: Row = Row {
     name: "function-tag",
     open: &["<function="],
     call: Call::Named(NamedCall { before: &[">"], suffix: "</function>", ..JSON }),
     ..BASE
 };
 
-const DEEPSEEK: Calls = Calls {
+const DEEPSEEK: Row = Row {
     name: "deepseek",
     open: &["<｜tool▁calls▁begin｜>"],
     several: true,
@@ -143,7 +143,7 @@ const DEEPSEEK: Calls = Calls {
 };
 
 /// DeepSeek V3 and R1.
-const DEEPSEEK_FENCED: Calls = Calls {
+const DEEPSEEK_FENCED: Row = Row {
     name: "deepseek-fenced",
     call: Call::Named(NamedCall {
         prefix: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
@@ -155,7 +155,7 @@ const DEEPSEEK_FENCED: Calls = Calls {
 };
 
 /// DeepSeek V3.2.
-const DEEPSEEK_MARKUP: Calls = Calls {
+const DEEPSEEK_MARKUP: Row = Row {
     name: "deepseek-markup",
     open: &["<｜DSML｜function_calls>\n"],
     several: true,
@@ -176,14 +176,14 @@ const DEEPSEEK_MARKUP: Calls = Calls {
 };
 
 /// DeepSeek V4.
-const DEEPSEEK_MARKUP_4: Calls = Calls {
+const DEEPSEEK_MARKUP_4: Row = Row {
     name: "deepseek-markup-4",
     open: &["<｜DSML｜tool_calls>\n"],
     close: "</｜DSML｜tool_calls>",
     ..DEEPSEEK_MARKUP
 };
 
-const KIMI: Calls = Calls {
+const KIMI: Row = Row {
     name: "kimi",
     open: &["<|tool_calls_section_begin|>"],
     several: true,
@@ -198,7 +198,7 @@ const KIMI: Calls = Calls {
     ..BASE
 };
 
-const QWEN_CODER: Calls = Calls {
+const QWEN_CODER: Row = Row {
     name: "qwen-coder",
     open: &["<tool_call>\n"],
     call: Call::Named(NamedCall {
@@ -218,14 +218,14 @@ const QWEN_CODER: Calls = Calls {
 };
 
 /// Seed-OSS: Qwen Coder's layout with other outer tags.
-const SEED: Calls =
-    Calls { name: "seed", open: &["<seed:tool_call>\n"], close: "\n</seed:tool_call>", ..QWEN_CODER };
+const SEED: Row =
+    Row { name: "seed", open: &["<seed:tool_call>\n"], close: "\n</seed:tool_call>", ..QWEN_CODER };
 
 /// Nemotron Nano 2.
-const NEMOTRON: Calls =
-    Calls { name: "nemotron", open: &["<TOOLCALL>"], list: List::Yes, close: "</TOOLCALL>", ..BASE };
+const NEMOTRON: Row =
+    Row { name: "nemotron", open: &["<TOOLCALL>"], list: List::Yes, close: "</TOOLCALL>", ..BASE };
 
-const MINIMAX: Calls = Calls {
+const MINIMAX: Row = Row {
     name: "minimax",
     open: &["<minimax:tool_call>\n"],
     several: true,
@@ -246,7 +246,7 @@ const MINIMAX: Calls = Calls {
 };
 
 /// GLM 4.5 to 4.7.
-const GLM: Calls = Calls {
+const GLM: Row = Row {
     name: "glm",
     open: &["<tool_call>"],
     call: Call::Named(NamedCall {
@@ -266,7 +266,7 @@ const GLM: Calls = Calls {
 };
 
 /// Llama 4.
-const PYTHONIC: Calls = Calls {
+const PYTHONIC: Row = Row {
     name: "pythonic",
     open: &["<|python_start|>"],
     bare: true,
@@ -277,16 +277,11 @@ const PYTHONIC: Calls = Calls {
 };
 
 /// LFM2.
-const LFM: Calls = Calls {
-    name: "lfm",
-    open: &["<|tool_call_start|>"],
-    bare: false,
-    close: "<|tool_call_end|>",
-    ..PYTHONIC
-};
+const LFM: Row =
+    Row { name: "lfm", open: &["<|tool_call_start|>"], bare: false, close: "<|tool_call_end|>", ..PYTHONIC };
 
 /// Gemma 4.
-const GEMMA: Calls = Calls {
+const GEMMA: Row = Row {
     name: "gemma",
     open: &["<|tool_call>"],
     call: Call::Named(NamedCall {
@@ -300,7 +295,7 @@ const GEMMA: Calls = Calls {
     ..BASE
 };
 
-const FUNCTION_GEMMA: Calls = Calls {
+const FUNCTION_GEMMA: Row = Row {
     name: "function-gemma",
     open: &["<start_function_call>"],
     call: Call::Named(NamedCall {
@@ -314,7 +309,7 @@ const FUNCTION_GEMMA: Calls = Calls {
 };
 
 /// gpt-oss: every part is a message on its own channel.
-const HARMONY: Calls = Calls {
+const HARMONY: Row = Row {
     name: "harmony",
     open: &["<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions."],
     call: Call::Named(NamedCall {
@@ -333,8 +328,8 @@ const HARMONY: Calls = Calls {
         ..JSON
     }),
     is_last: true,
-    says: "<|channel|>final<|message|>",
-    noise: &[
+    text_prefix: "<|channel|>final<|message|>",
+    ignored_markers: &[
         "<|call|>",
         "<|start|>assistant",
         "<|channel|>final<|message|>",

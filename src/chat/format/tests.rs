@@ -76,19 +76,20 @@ fn control_tokens_of_markers_are_shown_and_no_others() {
 
 #[test]
 fn the_end_of_a_prompt_says_whether_the_model_may_think() {
-    let (open, begun, ended) = (Thoughts::Open, Thoughts::Begun, Thoughts::Ended);
+    let (not_started, open, closed) =
+        (ReasoningState::NotStarted, ReasoningState::Open, ReasoningState::Closed);
     let cases = [
-        ("hermes", "<|im_start|>assistant\n", open),
-        ("hermes", "<|im_start|>assistant\n<think>\n", begun),
-        ("hermes", "<|im_start|>assistant\n<think>\n\n</think>\n\n", ended),
-        ("deepseek", "<｜Assistant｜></think>", ended),
-        ("harmony", "<|start|>user<|message|>Hi<|end|><|start|>assistant", open),
+        ("hermes", "<|im_start|>assistant\n", not_started),
+        ("hermes", "<|im_start|>assistant\n<think>\n", open),
+        ("hermes", "<|im_start|>assistant\n<think>\n\n</think>\n\n", closed),
+        ("deepseek", "<｜Assistant｜></think>", closed),
+        ("harmony", "<|start|>user<|message|>Hi<|end|><|start|>assistant", not_started),
         // `<|end|>` ends every message.
-        ("harmony", "<|start|>user<|message|>Hi<|end|>", open),
+        ("harmony", "<|start|>user<|message|>Hi<|end|>", not_started),
     ];
-    for (name, prompt, thoughts) in cases {
+    for (name, prompt, reasoning) in cases {
         let format = ChatFormat::of_name(name).expect("a format");
-        assert_eq!(format.thoughts_behind(prompt), thoughts, "{prompt}");
-        assert_eq!(format.begins_reasoning(prompt), thoughts == begun, "{prompt}");
+        assert_eq!(format.reasoning_after(prompt), reasoning, "{prompt}");
+        assert_eq!(format.begins_reasoning(prompt), reasoning == open, "{prompt}");
     }
 }

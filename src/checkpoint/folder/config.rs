@@ -10,7 +10,7 @@ use crate::checkpoint::{Metadata, WeightsError};
 
 use super::json::{Object, shown_value};
 use super::model_type::{
-    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, UNTURNED, Unwindowed, WEIGHTS_SUM, Windows,
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, NOPE_KEYS, Unwindowed, WEIGHTS_SUM, Windows,
 };
 use super::model_types::{MODEL_TYPES, NESTED_TYPES};
 use super::quantization::Quantization;
@@ -135,8 +135,8 @@ impl Reader<'_, '_> {
         }
         self.experts(entries)?;
         self.scalars(entries)?;
-        self.windows(entries, layers)?;
-        self.unturned(layers)?;
+        self.sliding_windows(entries, layers)?;
+        self.nope_interval(layers)?;
         rope::read(text, model, head, entries)
     }
 
@@ -155,11 +155,11 @@ impl Reader<'_, '_> {
     }
 
     fn activation(&self) -> Result<(), WeightsError> {
-        let ModelType { activation: expected, activation_was, .. } = *self.model;
+        let ModelType { activation: expected, activation_alias, .. } = *self.model;
         for key in ["hidden_activation", "hidden_act"] {
             if let Some(found) = self.text.text(key)? {
                 // Gemma checkpoints have had both keys; the first takes precedence.
-                let same = found == expected || found == activation_was;
+                let same = found == expected || found == activation_alias;
                 return if same { Ok(()) } else { Err(self.text.refuse(key, expected, found)) };
             }
         }
@@ -197,12 +197,14 @@ impl Reader<'_, '_> {
     }
 
     /// Refuses a document with other layers without rotary embeddings (NoPE) than the family's.
-    fn unturned(&self, layers: u64) -> Result<(), WeightsError> {
-        let (text, Some(period)) = (self.text, self.model.unturned) else { return Ok(()) };
-        let (by_layer, by_period) = UNTURNED;
-        let turns: Vec<u64> = (1..=layers).map(|layer| u64::from(!layer.is_multiple_of(period))).collect();
+    fn nope_interval(&self, layers: u64) -> Result<(), WeightsError> {
+        let (text, Some(period)) = (self.text, self.model.nope_interval) else { return Ok(()) };
+        let (by_layer, by_period) = NOPE_KEYS;
+        let rotated: Vec<u64> = (1..=layers).map(|layer| u64::from(!layer.is_multiple_of(period))).collect();
         match text.list(by_layer)? {
-            Some(found) if found.iter().map(Json::as_u64).eq(turns.iter().map(|&turn| Some(turn))) => Ok(()),
+            Some(found) if found.iter().map(Json::as_u64).eq(rotated.iter().map(|&layer| Some(layer))) => {
+                Ok(())
+            }
             Some(_) => {
                 Err(text.refuse(by_layer, format!("0 for each {period}th layer, else 1"), "another list"))
             }
@@ -214,10 +216,10 @@ impl Reader<'_, '_> {
     }
 
     /// The window size and the layers that use it.
-    fn windows(&self, entries: &mut Entries, layers: u64) -> Result<(), WeightsError> {
+    fn sliding_windows(&self, entries: &mut Entries, layers: u64) -> Result<(), WeightsError> {
         let text = self.text;
         let uses = text.flag("use_sliding_window")?.unwrap_or(false);
-        let window = match self.model.windows {
+        let window = match self.model.sliding_window_layers {
             Windows::Refused if uses => {
                 return Err(text.refuse("use_sliding_window", "false in this model type", uses));
             }
@@ -234,7 +236,7 @@ impl Reader<'_, '_> {
                 let expected = "full_attention alone, as there is no window";
                 return Err(text.refuse("layer_types", expected, "sliding_attention"));
             }
-            if self.model.by_window == Some(Unwindowed::None) {
+            if self.model.nope_on_global == Some(Unwindowed::None) {
                 return Err(text.refuse("sliding_window", "a window: only layers with one turn", "none"));
             }
             // Written as 0, because some families have a default window.
@@ -246,7 +248,7 @@ impl Reader<'_, '_> {
             Some(local) => (local, "layer_types"),
             None => self.usual_local_layers(layers)?,
         };
-        if self.model.by_window.is_some() && !local.contains(&true) {
+        if self.model.nope_on_global.is_some() && !local.contains(&true) {
             return Err(text.refuse(name, "a layer with a window: only these turn", "none"));
         }
         entries.put("attention.sliding_window_pattern", local, text.name(name));
@@ -255,7 +257,7 @@ impl Reader<'_, '_> {
 
     /// Sliding-window layers of a document without `layer_types`, and the key that determines them.
     fn usual_local_layers(&self, layers: u64) -> Result<(Vec<bool>, &'static str), WeightsError> {
-        match self.model.windows {
+        match self.model.sliding_window_layers {
             Windows::Last => {
                 let name = "max_window_layers";
                 let first = self.text.whole(name)?.unwrap_or(28);

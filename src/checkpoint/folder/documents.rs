@@ -10,7 +10,7 @@ use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
 use crate::checkpoint::{Fault, WeightsError, shown};
 use crate::file::is_there;
-use crate::room::json;
+use crate::headroom::json;
 
 /// Maximum size of a document, and of its parsed values, in bytes.
 const BYTES_MAX: usize = 16 << 20;

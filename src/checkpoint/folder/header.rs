@@ -9,7 +9,7 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure, read_error};
 use crate::checkpoint::tensor::tensor_bytes;
 use crate::checkpoint::{Fault, OpenOptions, TensorInfo, TensorType, WeightsError};
-use crate::room::json;
+use crate::headroom::json;
 
 /// Maximum header length, a limit of the format.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -17,7 +17,7 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 const LENGTH_BYTES: usize = 8;
 
 /// A tensor of a file, of any type, supported or not.
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     pub name: String,
     dtype: Dtype,
     /// Dimensions, rows first.
@@ -28,7 +28,10 @@ pub(super) struct Entry {
 }
 
 /// Opens a safetensors file and checks its header against its length.
-pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<(StoredFile, Vec<Entry>), WeightsError> {
+pub(super) fn open(
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<(StoredFile, Vec<TensorEntry>), WeightsError> {
     let source = Source::open(path, options)?;
     let parsed = parse(path, &source);
     // The change check comes before the parse error: a file overwritten meanwhile can yield any error.
@@ -38,7 +41,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<(StoredFile, Ve
     Ok((StoredFile::new(path, source, header_bytes), entries))
 }
 
-fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsError> {
+fn parse(path: &Path, source: &Source) -> Result<(Vec<TensorEntry>, usize), WeightsError> {
     let read = |error| read_error(path, error);
     let malformed = |fault| WeightsError::malformed(path, fault);
     let file_bytes = source.len() as u64;
@@ -65,7 +68,7 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
         let info = header.info(&name)?;
         let (from, to) = info.data_offsets;
         let (offset, bytes) = ((start + from) as u64, (to - from) as u64);
-        Some(Entry { dtype: info.dtype, shape: info.shape.clone(), name, offset, bytes })
+        Some(TensorEntry { dtype: info.dtype, shape: info.shape.clone(), name, offset, bytes })
     };
     Ok((header.offset_keys().into_iter().filter_map(entry).collect(), start))
 }
@@ -78,7 +81,7 @@ fn parse_json(path: &Path, bytes: &[u8]) -> Result<Metadata, WeightsError> {
     serde_json::from_slice(bytes).map_err(refuse)
 }
 
-impl Entry {
+impl TensorEntry {
     /// Whether the elements are E4M3 floats, which need scales.
     pub fn is_fp8(&self) -> bool {
         self.dtype == Dtype::F8_E4M3
@@ -96,11 +99,11 @@ impl Entry {
 
     /// The table entry of a byte tensor reinterpreted as packed pairs of 4-bit floats, under another name.
     pub fn pairs(self, path: &Path, name: String) -> Result<TensorInfo, WeightsError> {
-        Entry { name, ..self }.checked(true).map_err(|fault| WeightsError::malformed(path, fault))
+        TensorEntry { name, ..self }.checked(true).map_err(|fault| WeightsError::malformed(path, fault))
     }
 
     fn checked(self, pairs: bool) -> Result<TensorInfo, Fault> {
-        let Entry { name, dtype, shape, offset, bytes } = self;
+        let TensorEntry { name, dtype, shape, offset, bytes } = self;
         let dtype = match dtype {
             Dtype::U8 if pairs => TensorType::F4E2m1,
             Dtype::F32 => TensorType::F32,

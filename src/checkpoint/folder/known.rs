@@ -7,7 +7,7 @@ use crate::checkpoint::WeightsError;
 
 use super::json::{Object, shown_value};
 use super::model_type::{
-    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, FIRST_CONTEXT, ModelType, UNTURNED, WEIGHTS_SUM,
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, ModelType, NOPE_KEYS, ORIGINAL_CONTEXT, WEIGHTS_SUM,
 };
 
 /// Keys read by `config`, `rope` and `quantization` for every model type.
@@ -23,7 +23,7 @@ const READ: &[&str] = &[
     "hidden_act",
     "hidden_activation",
     "max_position_embeddings",
-    FIRST_CONTEXT,
+    ORIGINAL_CONTEXT,
     "tie_word_embeddings",
     "attention_bias",
     "mlp_bias",
@@ -42,7 +42,7 @@ const READ: &[&str] = &[
 ];
 
 /// Ignored keys: settings for training, generation and other tools, without effect on the logits.
-const NOTES: &[&str] = &[
+const IGNORED: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_flash_attn_2_enabled",
@@ -144,23 +144,23 @@ const ALWAYS: &[&str] = &["causal", "is_causal", "rotary", "scale_attn_weights",
 
 /// Refuses a text model's configuration with an unknown key, unless its value is empty or off.
 pub(super) fn check(config: &Object<'_>, model: &ModelType) -> Result<(), WeightsError> {
-    check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key) || is_own(model, key))
+    check_keys(config, |key| READ.contains(&key) || IGNORED.contains(&key) || is_own(model, key))
 }
 
 /// Whether a key is read or ignored for this model type only.
 fn is_own(model: &ModelType, key: &str) -> bool {
     model.epsilon.0 == key
-        || model.notes.contains(&key)
+        || model.ignored_keys.contains(&key)
         || model.scalars.iter().any(|scalar| scalar.name == key)
         || model.expert_size.is_some_and(|size| {
             key == size || EXPERTS.contains(&key) || [EXPERTS_USED, EXPERTS_EVERY, WEIGHTS_SUM].contains(&key)
         })
-        || model.unturned.is_some() && [UNTURNED.0, UNTURNED.1].contains(&key)
+        || model.nope_interval.is_some() && [NOPE_KEYS.0, NOPE_KEYS.1].contains(&key)
 }
 
 /// [`check`] for the multimodal configuration around a text model's.
 pub(super) fn check_around(config: &Object<'_>) -> Result<(), WeightsError> {
-    check_keys(config, |key| key == "text_config" || READ.contains(&key) || NOTES.contains(&key))
+    check_keys(config, |key| key == "text_config" || READ.contains(&key) || IGNORED.contains(&key))
 }
 
 /// [`check`] with another set of known keys.
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn every_key_has_one_rule() {
-        let mut names: Vec<&str> = READ.iter().chain(NOTES).chain(ALWAYS).copied().collect();
+        let mut names: Vec<&str> = READ.iter().chain(IGNORED).chain(ALWAYS).copied().collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();

@@ -148,11 +148,11 @@ fn read_tensors(
 fn expert(name: &str) -> Option<Numbered<'_>> {
     const EXPERTS: &str = ".mlp.experts.";
     let start = name.find(EXPERTS)? + EXPERTS.len();
-    let (before, rest) = name.split_at_checked(start)?;
+    let (prefix, rest) = name.split_at_checked(start)?;
     let (digits, _) = rest.split_once('.')?;
     let number: usize = digits.parse().ok()?;
-    let behind = rest.strip_prefix(digits)?;
-    (digits == number.to_string()).then_some(Numbered { before, number, behind })
+    let suffix = rest.strip_prefix(digits)?;
+    (digits == number.to_string()).then_some(Numbered { prefix, number, suffix })
 }
 
 /// The naming scheme of the tensors: the first with a token embedding table.

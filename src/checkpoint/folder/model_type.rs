@@ -14,7 +14,7 @@ pub(super) struct ModelType {
     pub names: &'static Names,
     pub activation: &'static str,
     /// Alternative name of the activation in some checkpoints.
-    pub activation_was: &'static str,
+    pub activation_alias: &'static str,
     pub heads: Option<u64>,
     /// Default: the number of query heads.
     pub kv_heads: Option<u64>,
@@ -24,36 +24,36 @@ pub(super) struct ModelType {
     pub tied: bool,
     /// Key and default of the norm's epsilon.
     pub epsilon: (&'static str, f64),
-    pub windows: Windows,
+    pub sliding_window_layers: Windows,
     /// Default window size; `None` if the key is required.
     pub window: Option<u64>,
     /// For families with rotary embeddings in sliding-window layers only: the rule for models without
     /// windows.
-    pub by_window: Option<Unwindowed>,
+    pub nope_on_global: Option<Unwindowed>,
     pub rope_base: f64,
     /// Default RoPE base of sliding-window layers, for model types with separate RoPE parameters for them.
     /// These are never scaled.
-    pub local_base: Option<f64>,
+    pub local_rope_theta: Option<f64>,
     /// Whether RoPE scaling parameters are required.
     pub is_scaled: bool,
     /// Default of `original_max_position_embeddings`. Model types with a default ignore the value in the RoPE
     /// parameters.
-    pub first_context: Option<u64>,
+    pub original_context: Option<u64>,
     /// Default of `partial_rotary_factor`; `None` if heads must be rotated as a whole.
-    pub turns: Option<f64>,
+    pub partial_rotary_factor: Option<f64>,
     pub scalars: &'static [Scalar],
     /// For MoE models: the key of the intermediate size of an expert.
     pub expert_size: Option<&'static str>,
     /// Period of layers without rotary embeddings (NoPE). The document must agree.
-    pub unturned: Option<u64>,
+    pub nope_interval: Option<u64>,
     /// Ignored keys of the document and its RoPE parameters, in addition to those of every model type.
-    pub notes: &'static [&'static str],
+    pub ignored_keys: &'static [&'static str],
 }
 
 /// Keys of NoPE layers: a list with 1 for rotated layers, or the period of NoPE layers.
-pub(super) const UNTURNED: (&str, &str) = ("no_rope_layers", "no_rope_layer_interval");
+pub(super) const NOPE_KEYS: (&str, &str) = ("no_rope_layers", "no_rope_layer_interval");
 /// Trained context length before RoPE scaling.
-pub(super) const FIRST_CONTEXT: &str = "original_max_position_embeddings";
+pub(super) const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
 /// Number of experts (two alternative keys), and experts per token.
 pub(super) const EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];

@@ -14,32 +14,32 @@ const LLAMA: ModelType = ModelType {
     family: "llama",
     names: &Names::LLAMA,
     activation: "silu",
-    activation_was: "",
+    activation_alias: "",
     heads: None,
     kv_heads: None,
     head_dim: None,
     context: 2048,
     tied: false,
     epsilon: ("rms_norm_eps", 1e-6),
-    windows: Windows::None,
+    sliding_window_layers: Windows::None,
     window: Some(4096),
-    by_window: None,
+    nope_on_global: None,
     rope_base: 10_000.0,
-    local_base: None,
+    local_rope_theta: None,
     is_scaled: false,
-    first_context: None,
-    turns: None,
+    original_context: None,
+    partial_rotary_factor: None,
     scalars: &[],
     expert_size: None,
-    unturned: None,
-    notes: &[],
+    nope_interval: None,
+    ignored_keys: &[],
 };
 
 const QWEN2: ModelType = ModelType {
     name: "qwen2",
     family: "qwen2",
     context: 32_768,
-    windows: Windows::Last,
+    sliding_window_layers: Windows::Last,
     kv_heads: Some(32),
     ..LLAMA
 };
@@ -52,7 +52,7 @@ const GEMMA: ModelType = ModelType {
     names: &Names::GEMMA,
     activation: "gelu_pytorch_tanh",
     // The first Gemma checkpoints have this name, but use the tanh approximation.
-    activation_was: "gelu",
+    activation_alias: "gelu",
     heads: Some(16),
     kv_heads: Some(16),
     head_dim: Some(256),
@@ -65,11 +65,11 @@ const GEMMA2: ModelType = ModelType {
     name: "gemma2",
     family: "gemma2",
     names: &Names::GEMMA2,
-    activation_was: "",
+    activation_alias: "",
     heads: Some(8),
     kv_heads: Some(4),
-    windows: Windows::Every(2),
-    notes: &["sliding_window_size"],
+    sliding_window_layers: Windows::Every(2),
+    ignored_keys: &["sliding_window_size"],
     scalars: &[
         SCORES,
         scalar(SCORES_CAP, SCORES_CAP, Some(50.0)),
@@ -101,7 +101,13 @@ const COHERE: ModelType = ModelType {
 /// Model types of all supported families.
 pub(super) const MODEL_TYPES: &[ModelType] = &[
     LLAMA,
-    ModelType { name: "mistral", context: 131_072, kv_heads: Some(8), windows: Windows::All, ..LLAMA },
+    ModelType {
+        name: "mistral",
+        context: 131_072,
+        kv_heads: Some(8),
+        sliding_window_layers: Windows::All,
+        ..LLAMA
+    },
     ModelType {
         name: "ministral3",
         family: "mistral3",
@@ -109,10 +115,10 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         kv_heads: Some(8),
         head_dim: Some(128),
         epsilon: ("rms_norm_eps", 1e-5),
-        windows: Windows::All,
+        sliding_window_layers: Windows::All,
         window: None,
         is_scaled: true,
-        notes: &["max_position_embeddings"],
+        ignored_keys: &["max_position_embeddings"],
         ..LLAMA
     },
     QWEN2,
@@ -122,9 +128,9 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         family: "qwen3moe",
         kv_heads: Some(4),
         head_dim: None,
-        windows: Windows::Refused,
+        sliding_window_layers: Windows::Refused,
         expert_size: Some("moe_intermediate_size"),
-        notes: &["output_router_logits", "router_aux_loss_coef", "use_qk_norm"],
+        ignored_keys: &["output_router_logits", "router_aux_loss_coef", "use_qk_norm"],
         ..QWEN3
     },
     ModelType {
@@ -132,9 +138,9 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         family: "qwen3vl",
         context: 128_000,
         rope_base: 500_000.0,
-        windows: Windows::None,
+        sliding_window_layers: Windows::None,
         // Multimodal RoPE, for image positions only.
-        notes: &["mrope_interleaved", "mrope_section"],
+        ignored_keys: &["mrope_interleaved", "mrope_section"],
         ..QWEN3
     },
     GEMMA,
@@ -143,9 +149,9 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         name: "gemma3_text",
         family: "gemma3",
         context: 131_072,
-        windows: Windows::Every(6),
+        sliding_window_layers: Windows::Every(6),
         rope_base: 1_000_000.0,
-        local_base: Some(10_000.0),
+        local_rope_theta: Some(10_000.0),
         // transformers ignores the attention soft cap in Gemma 3, so a nonzero one is refused.
         scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
         ..GEMMA2
@@ -154,11 +160,11 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
     ModelType {
         name: "cohere2",
         family: "cohere2",
-        by_window: Some(Unwindowed::None),
+        nope_on_global: Some(Unwindowed::None),
         rope_base: 10_000.0,
-        windows: Windows::Every(4),
+        sliding_window_layers: Windows::Every(4),
         // Keys of early checkpoints, implied by the model type or by `sliding_window_pattern`.
-        notes: &[
+        ignored_keys: &[
             "layer_switch",
             "order_of_interleaved_layers",
             "position_embedding_type",
@@ -180,15 +186,15 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         tied: true,
         epsilon: ("rms_norm_eps", 1e-5),
         rope_base: 500_000.0,
-        notes: &["use_bias"],
+        ignored_keys: &["use_bias"],
         ..LLAMA
     },
     ModelType {
         name: "exaone4",
         family: "exaone4",
         kv_heads: Some(32),
-        windows: Windows::Every(4),
-        by_window: Some(Unwindowed::All),
+        sliding_window_layers: Windows::Every(4),
+        nope_on_global: Some(Unwindowed::All),
         ..OLMO2
     },
     ModelType {
@@ -199,7 +205,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         head_dim: Some(128),
         context: 131_072,
         epsilon: ("rms_norm_eps", 1.562_5e-7),
-        turns: Some(0.5),
+        partial_rotary_factor: Some(0.5),
         ..LLAMA
     },
     ModelType {
@@ -219,15 +225,15 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         names: &Names::LLAMA,
         context: 4096,
         expert_size: Some("intermediate_size"),
-        notes: &["output_router_logits", "router_aux_loss_coef"],
+        ignored_keys: &["output_router_logits", "router_aux_loss_coef"],
         ..OLMO2
     },
     OLMO2,
     ModelType {
         name: "olmo3",
-        windows: Windows::Every(4),
+        sliding_window_layers: Windows::Every(4),
         rope_base: 500_000.0,
-        local_base: Some(500_000.0),
+        local_rope_theta: Some(500_000.0),
         ..OLMO2
     },
     ModelType {
@@ -235,11 +241,11 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         family: "phi3",
         context: 4096,
         epsilon: ("rms_norm_eps", 1e-5),
-        windows: Windows::All,
+        sliding_window_layers: Windows::All,
         window: None,
-        turns: Some(1.0),
-        first_context: Some(4096),
-        notes: &["full_attn_mod", "interpolate_factor"],
+        partial_rotary_factor: Some(1.0),
+        original_context: Some(4096),
+        ignored_keys: &["full_attn_mod", "interpolate_factor"],
         ..LLAMA
     },
     ModelType {
@@ -250,8 +256,8 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         context: 32_768,
         tied: true,
         rope_base: 2_000_000.0,
-        windows: Windows::Refused,
-        unturned: Some(4),
+        sliding_window_layers: Windows::Refused,
+        nope_interval: Some(4),
         ..LLAMA
     },
     ModelType {
@@ -263,9 +269,9 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         context: 4096,
         tied: true,
         epsilon: ("norm_epsilon", 1e-5),
-        windows: Windows::All,
+        sliding_window_layers: Windows::All,
         window: None,
-        notes: &[
+        ignored_keys: &[
             // Keys of an older configuration class.
             "activation_function",
             "attention_softmax_in_fp32",
@@ -350,12 +356,12 @@ mod tests {
             window,
             base,
             local,
-            turns,
+            partial_rotary_factor,
             scalars,
         ) in TRANSFORMERS
         {
             let row = MODEL_TYPES.iter().find(|row| row.name == name).expect(name);
-            let found = (row.activation, row.context, row.epsilon.1, row.tied, row.local_base);
+            let found = (row.activation, row.context, row.epsilon.1, row.tied, row.local_rope_theta);
             assert_eq!(found, (activation, context, epsilon, tied, local), "{name}");
             // Ministral's base in `TRANSFORMERS` is the default without any RoPE parameters, which
             // `is_scaled` refuses.
@@ -364,8 +370,8 @@ mod tests {
             assert_eq!(row.heads.unwrap_or(heads), heads, "{name}");
             assert_eq!(row.kv_heads.unwrap_or(heads), kv_heads, "{name}");
             assert_eq!(row.head_dim.or(head_dim), head_dim, "{name}");
-            assert_eq!(row.turns, turns, "{name}");
-            if row.windows != Windows::None {
+            assert_eq!(row.partial_rotary_factor, partial_rotary_factor, "{name}");
+            if row.sliding_window_layers != Windows::None {
                 assert_eq!(row.window.filter(|_| window.is_some()), window, "{name}");
             }
             let found: Vec<_> = row.scalars.iter().map(|scalar| scalar.default).collect();

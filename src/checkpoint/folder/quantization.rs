@@ -87,8 +87,9 @@ impl Quantization {
 fn fp8(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     let known = ["quant_method", "fmt", "weight_block_size"];
     // Ignored: activation settings and the list of modules that are not quantised.
-    let notes = ["activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers", "dequantize"];
-    check_keys(object, |key| known.contains(&key) || notes.contains(&key))?;
+    let ignored =
+        ["activation_scheme", "scale_fmt", "modules_to_not_convert", "ignored_layers", "dequantize"];
+    check_keys(object, |key| known.contains(&key) || ignored.contains(&key))?;
     if let Some(found) = object.text("fmt")?.filter(|&found| found != "e4m3") {
         return Err(object.refuse("fmt", "e4m3", found));
     }
@@ -99,9 +100,9 @@ fn fp8(object: &Object<'_>) -> Result<Quantization, WeightsError> {
 /// NVIDIA Model Optimizer. KV cache quantisation is ignored: the cache type is a setting of the engine.
 fn modelopt(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     let known = ["quant_method", "quant_algo", "config_groups", "group_size"];
-    let notes =
+    let ignored =
         ["ignore", "exclude_modules", "kv_cache_scheme", "kv_cache_quant_algo", "producer", "targets"];
-    check_keys(object, |key| known.contains(&key) || notes.contains(&key))?;
+    check_keys(object, |key| known.contains(&key) || ignored.contains(&key))?;
     let (bits, quantization) = match object.text("quant_algo")? {
         Some("FP8") => (8, Quantization::of_eight("weight_scale", vec![Spread::Tensor])),
         Some("NVFP4") => (4, Quantization { eight: None, four: Some(MODELOPT) }),
@@ -127,8 +128,8 @@ fn modelopt(object: &Object<'_>) -> Result<Quantization, WeightsError> {
 
 fn compressed_tensors(object: &Object<'_>) -> Result<Quantization, WeightsError> {
     let known = ["quant_method", "format", "config_groups", "sparsity_config"];
-    let notes = ["ignore", "quantization_status", "global_compression_ratio", "version", "run_compressed"];
-    check_keys(object, |key| known.contains(&key) || notes.contains(&key))?;
+    let ignored = ["ignore", "quantization_status", "global_compression_ratio", "version", "run_compressed"];
+    check_keys(object, |key| known.contains(&key) || ignored.contains(&key))?;
     let format = object.text("format")?;
     if let Some(sparsity) =
         object.object("sparsity_config")?.filter(|object| object.entries().next().is_some())

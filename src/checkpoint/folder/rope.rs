@@ -7,7 +7,7 @@ use crate::checkpoint::WeightsError;
 
 use super::json::Object;
 use super::known::check_keys;
-use super::model_type::{Entries, FIRST_CONTEXT, ModelType};
+use super::model_type::{Entries, ModelType, ORIGINAL_CONTEXT};
 
 /// Permitted keys of a scheme.
 const KEYS: &[&str] = &[
@@ -16,7 +16,7 @@ const KEYS: &[&str] = &[
     "rope_theta",
     PART,
     "factor",
-    FIRST_CONTEXT,
+    ORIGINAL_CONTEXT,
     "attention_factor",
     "beta_fast",
     "beta_slow",
@@ -52,7 +52,7 @@ pub(super) fn read(
     };
     // `rope_scaling` takes precedence.
     let (old, new) = (said("rope_scaling")?, said("rope_parameters")?);
-    if model.local_base.is_some() && old.is_some() && new.is_some() {
+    if model.local_rope_theta.is_some() && old.is_some() && new.is_some() {
         return Err(text.refuse("rope_scaling", "no such key beside rope_parameters", "one"));
     }
     let given = old.or(new);
@@ -63,7 +63,8 @@ pub(super) fn read(
             "no such key",
         ));
     }
-    let by_layer = given.as_ref().filter(|given| model.local_base.is_some() && given.get(GLOBAL).is_some());
+    let by_layer =
+        given.as_ref().filter(|given| model.local_rope_theta.is_some() && given.get(GLOBAL).is_some());
     let (global, local) = match by_layer {
         Some(given) => {
             check_keys(given, |key| [GLOBAL, LOCAL].contains(&key))?;
@@ -73,12 +74,12 @@ pub(super) fn read(
     };
     let (found, name) = base(text, global.as_ref(), "rope_theta")?;
     entries.put("rope.freq_base", found.unwrap_or(model.rope_base), name);
-    if let Some(usual) = model.local_base {
+    if let Some(usual) = model.local_rope_theta {
         read_local(text, local.as_ref(), usual, entries)?;
     }
     let holder = global.as_ref().filter(|scheme| scheme.get(PART).is_some()).unwrap_or(text);
-    match model.turns {
-        Some(usual) => turning(holder, usual, head, entries)?,
+    match model.partial_rotary_factor {
+        Some(usual) => partial_rotation(holder, usual, head, entries)?,
         None => check_whole(holder)?,
     }
     match global {
@@ -88,7 +89,12 @@ pub(super) fn read(
 }
 
 /// Adds the number of rotated elements per head.
-fn turning(holder: &Object<'_>, usual: f64, head: u64, entries: &mut Entries) -> Result<(), WeightsError> {
+fn partial_rotation(
+    holder: &Object<'_>,
+    usual: f64,
+    head: u64,
+    entries: &mut Entries,
+) -> Result<(), WeightsError> {
     let share = holder.number(PART)?.unwrap_or(usual);
     if !(share > 0.0 && share <= 1.0) {
         return Err(holder.refuse(PART, "a number above 0, at most 1", share));
@@ -161,7 +167,7 @@ struct Scheme<'s, 'j> {
 impl Scheme<'_, '_> {
     fn read(&self, entries: &mut Entries) -> Result<(), WeightsError> {
         let scheme = self.scheme;
-        check_keys(scheme, |key| KEYS.contains(&key) || self.model.notes.contains(&key))?;
+        check_keys(scheme, |key| KEYS.contains(&key) || self.model.ignored_keys.contains(&key))?;
         let key = if scheme.get("rope_type").is_some() { "rope_type" } else { "type" };
         let has_factors = scheme.get(LONG).is_some() || scheme.get(SHORT).is_some();
         let kind = match kind(scheme)? {
@@ -201,16 +207,16 @@ impl Scheme<'_, '_> {
     /// Original context length: from the document, the model type, or the scheme, in this order. `None` means
     /// the model's context length, as in GGUF.
     fn original(&self, entries: &mut Entries) -> Result<Option<u64>, WeightsError> {
-        let usual = || match self.model.first_context {
+        let usual = || match self.model.original_context {
             Some(usual) => Ok((Some(usual), self.text)),
-            None => Ok((self.scheme.whole(FIRST_CONTEXT)?, self.scheme)),
+            None => Ok((self.scheme.whole(ORIGINAL_CONTEXT)?, self.scheme)),
         };
-        let (tokens, holder) = match self.text.whole(FIRST_CONTEXT)? {
+        let (tokens, holder) = match self.text.whole(ORIGINAL_CONTEXT)? {
             Some(tokens) => (Some(tokens), self.text),
             None => usual()?,
         };
         if let Some(tokens) = tokens {
-            entries.put("rope.scaling.original_context_length", tokens, holder.name(FIRST_CONTEXT));
+            entries.put("rope.scaling.original_context_length", tokens, holder.name(ORIGINAL_CONTEXT));
         }
         Ok(tokens)
     }

@@ -10,7 +10,7 @@ use crate::checkpoint::stored::{Scales, StoredFile};
 use crate::checkpoint::{Fault, TensorInfo, TensorType, WeightsError};
 use crate::quant::QuantError;
 
-use super::header::Entry;
+use super::header::TensorEntry;
 use super::quantization::{Eight, Four, Quantization};
 
 /// Name suffix of a weight.
@@ -36,7 +36,10 @@ pub(super) struct Beside<'c> {
 
 impl<'c> Beside<'c> {
     /// Collects the names of companions from all entries of a folder.
-    pub fn of<'e>(quantization: &'c Quantization, entries: impl Iterator<Item = &'e Entry>) -> Beside<'c> {
+    pub fn of<'e>(
+        quantization: &'c Quantization,
+        entries: impl Iterator<Item = &'e TensorEntry>,
+    ) -> Beside<'c> {
         let (mut packed, mut scales, mut of_activations) =
             (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         for entry in entries {
@@ -68,7 +71,11 @@ impl<'c> Beside<'c> {
     }
 
     /// Returns the table entry of a model tensor. Companion tensors are kept or dropped.
-    pub fn take(&mut self, file: &Arc<StoredFile>, entry: Entry) -> Result<Option<TensorInfo>, WeightsError> {
+    pub fn take(
+        &mut self,
+        file: &Arc<StoredFile>,
+        entry: TensorEntry,
+    ) -> Result<Option<TensorInfo>, WeightsError> {
         let info = match self.packed.remove(&entry.name) {
             Some(name) => entry.pairs(file.path(), name)?,
             None => entry.info(file.path())?,

@@ -10,7 +10,7 @@ use crate::checkpoint::{WeightsError, shown};
 use crate::file::is_there;
 
 use super::documents::{self, Size};
-use super::header::Entry;
+use super::header::TensorEntry;
 use super::json::{Object, shown_value};
 
 const SINGLE: &str = "model.safetensors";
@@ -79,7 +79,7 @@ impl Shards {
     }
 
     /// Checks that a shard contains all tensors that the index lists for it.
-    pub fn check(&self, path: &Path, entries: &[Entry]) -> Result<(), WeightsError> {
+    pub fn check(&self, path: &Path, entries: &[TensorEntry]) -> Result<(), WeightsError> {
         let Some(index) = &self.index else { return Ok(()) };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let there: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();

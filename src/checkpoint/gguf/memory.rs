@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cursor::{Cursor, Located, Parsed};
 use super::{ENTRY_BYTES_MIN, Fault, TENSOR_BYTES_MIN, parse_version};
-use crate::room;
+use crate::headroom;
 
 /// Upper bound of the memory per metadata entry, without long keys and values: the entry, its key twice and
 /// the index slot, in tables that grow by doubling.
@@ -34,8 +34,8 @@ pub(in crate::checkpoint) fn table_bytes(bytes: &[u8], file_bytes: u64) -> usize
 
 /// Refuses a value of `bytes` bytes if the memory for it is not available.
 pub(super) fn check_memory(key: &str, offset: u64, bytes: u64) -> Parsed<()> {
-    let needed = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(room::SMALL_BYTES);
-    if bytes < LARGE || room::has(needed) {
+    let needed = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(headroom::SMALL_BYTES);
+    if bytes < LARGE || headroom::has(needed) {
         return Ok(());
     }
     Err(Located { offset, fault: Fault::Memory { key: key.to_owned(), bytes } })

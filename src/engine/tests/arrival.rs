@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::{Inbox, Job, Order};
+use crate::engine::request_queue::{Job, Order, RequestQueue};
 use crate::engine::sequence::{Goal, Sequence};
 
 /// An engine with steps that a test can observe and hold.
@@ -49,7 +49,7 @@ fn who_comes_first_is_served_first_when_seats_are_full() {
         let generations = submit_all(&handle, &probe, requests.collect());
         generations.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
         let expected: Vec<TokenId> = (0..8).map(first).collect();
-        assert_eq!(started(&probe), expected, "{sequences_max} seats");
+        assert_eq!(started(&probe), expected, "{sequences_max} slots");
         settled(&handle);
     }
 }
@@ -147,13 +147,13 @@ fn a_sleeper_gives_up_its_pages_before_a_younger_one_that_works() {
 
 #[test]
 fn jobs_are_done_in_order_of_arrival() {
-    let inbox = Inbox::new(&EngineConfig::default());
+    let queue = RequestQueue::new(&EngineConfig::default());
     for first in 0..5 {
         let (reply, _) = mpsc::sync_channel(1);
         let goal = Goal::Score { first, top: 0, scores: Scores::default(), cancelled: None, reply };
-        inbox.put_job(Job::Compute(Sequence::job(Vec::new(), None, goal))).unwrap();
+        queue.put_job(Job::Compute(Sequence::job(Vec::new(), None, goal))).unwrap();
     }
-    let order = std::iter::from_fn(|| inbox.take_job()).map(|job| match job {
+    let order = std::iter::from_fn(|| queue.take_job()).map(|job| match job {
         Job::Compute(Sequence { goal: Goal::Score { first, .. }, .. }) => first,
         other => panic!("{other:?}"),
     });
@@ -163,41 +163,41 @@ fn jobs_are_done_in_order_of_arrival() {
 /// A wake-up that comes while the engine is busy is not lost: the engine does not fall asleep after it.
 #[test]
 fn whoever_wants_a_look_is_seen_at_the_next_one() {
-    let inbox = Arc::new(Inbox::new(&EngineConfig::default()));
+    let queue = Arc::new(RequestQueue::new(&EngineConfig::default()));
     let seen = |what: &str| {
-        assert!(!inbox.is_empty(), "{what}");
+        assert!(!queue.is_empty(), "{what}");
         // Returns at once; a lost wake-up takes a second.
         let asked = std::time::Instant::now();
-        inbox.wake().wait(None);
+        queue.wake().wait(None);
         assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
-        drop(inbox.take());
-        assert!(inbox.is_empty(), "{what}, after the look");
+        drop(queue.take());
+        assert!(queue.is_empty(), "{what}, after the look");
     };
-    assert!(inbox.is_empty());
-    inbox.wake().set();
+    assert!(queue.is_empty());
+    queue.wake().set();
     seen("a wake-up");
-    let channel = Channel::new(2, Arc::clone(inbox.wake()));
+    let channel = Channel::new(2, Arc::clone(queue.wake()));
     let mut generation = Generation::new(Arc::clone(&channel), None);
     (0..2).for_each(|id| channel.token(Token { id: TokenId(id), text: String::new(), logprobs: None }));
-    assert!(inbox.is_empty(), "an event is no call");
+    assert!(queue.is_empty(), "an event is no call");
     assert!(generation.recv().is_some());
     seen("room in a buffer that was full");
     assert!(generation.recv().is_some());
-    assert!(inbox.is_empty(), "there was room already");
+    assert!(queue.is_empty(), "there was room already");
     generation.cancel();
     seen("a cancellation");
     drop(generation);
     seen("a reader that goes");
     let (reply, _) = mpsc::sync_channel(1);
-    inbox.put_job(Job::Check { reply }).unwrap();
-    assert!(!inbox.is_empty());
-    assert!(inbox.take_job().is_some());
+    queue.put_job(Job::Check { reply }).unwrap();
+    assert!(!queue.is_empty());
+    assert!(queue.take_job().is_some());
     seen("a job");
-    inbox.order(Order::Stop);
-    assert!(!inbox.is_empty() && inbox.take().order == Order::Stop);
+    queue.order(Order::Stop);
+    assert!(!queue.is_empty() && queue.take().order == Order::Stop);
 }
 
-/// Waiting requests cannot get a seat, so the seated ones run ahead.
+/// Waiting requests cannot get a sequence slot, so the running ones run ahead.
 #[test]
 fn full_seats_run_ahead_while_others_wait() {
     for sequences_max in [1, 3] {

@@ -51,13 +51,16 @@ fn jobs_of_every_kind_that_wait_are_answered() {
     let mut names = vec![name];
     for _ in 0..8 {
         let (name, answer) = next();
-        assert!(matches!(answer, Err(EngineError::Dead(Death::Panicked))), "{name}: {answer:?}");
+        assert!(matches!(answer, Err(EngineError::Dead(EngineFailure::Panicked))), "{name}: {answer:?}");
         names.push(name);
     }
     names.sort_unstable();
     assert_eq!(names, ["at work", "check", "check", "check", "restore", "save", "score", "start", "take"]);
     assert!(!never.exists());
-    assert!(matches!(handle.score(&request(4, 20, 1).prompt, 1), Err(EngineError::Dead(Death::Panicked))));
+    assert!(matches!(
+        handle.score(&request(4, 20, 1).prompt, 1),
+        Err(EngineError::Dead(EngineFailure::Panicked))
+    ));
     assert_eq!(handle.stats().memory.snapshots.bytes, 0);
 }
 
@@ -78,8 +81,8 @@ fn requests_that_wait_are_answered() {
     let unserved: Vec<_> = (0..3).map(|seed| handle.submit(request(seed, 10, 10)).unwrap()).collect();
     probe.open_gate();
     let (_, answer) = answered.recv_timeout(PATIENCE).expect("the save is answered");
-    assert!(matches!(answer, Err(EngineError::Dead(Death::Panicked))), "{answer:?}");
+    assert!(matches!(answer, Err(EngineError::Dead(EngineFailure::Panicked))), "{answer:?}");
     for generation in unserved {
-        assert_eq!(read(generation).1.map(drop), Err(Death::Panicked.into()));
+        assert_eq!(read(generation).1.map(drop), Err(EngineFailure::Panicked.into()));
     }
 }

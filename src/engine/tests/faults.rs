@@ -71,13 +71,13 @@ fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
     let waiting = handle.submit(request(1, 10, 10)).unwrap();
     eventually(&handle, "the buffer is full", |stats| stats.decode_tokens >= 5);
     let saved = handle.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"));
-    assert!(matches!(saved, Err(EngineError::Dead(Death::Panicked))), "{saved:?}");
+    assert!(matches!(saved, Err(EngineError::Dead(EngineFailure::Panicked))), "{saved:?}");
     let (found, end) = read(paused);
     assert_eq!(found.len(), 5, "what had come can be read");
-    assert_eq!(end, Err(Death::Panicked.into()));
+    assert_eq!(end, Err(EngineFailure::Panicked.into()));
     drop(waiting);
-    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Dead(Death::Panicked));
-    assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(Death::Panicked))));
+    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Dead(EngineFailure::Panicked));
+    assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(EngineFailure::Panicked))));
     let stats = handle.stats();
     assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled, "{stats:?}");
     assert_eq!((stats.admitted, stats.running, stats.memory.kv_pages.bytes), (2, 0, 0));

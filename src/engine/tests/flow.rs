@@ -247,11 +247,11 @@ fn running_ahead_changes_nothing_but_the_number_of_waits() {
     };
     let config = || EngineConfig { sequences_max: 5, event_buffer: 3, ..EngineConfig::default() };
     let ahead = Handle::spawn(Fake::new(60), config()).unwrap();
-    let (behind, never) = gated(Fake::new(60).in_step(), config());
-    assert_eq!(crowd(&ahead), crowd(&behind));
+    let (in_step, never) = gated(Fake::new(60).in_step(), config());
+    assert_eq!(crowd(&ahead), crowd(&in_step));
     assert_eq!(never.steps_ahead.load(std::sync::atomic::Ordering::SeqCst), 0);
     settled(&ahead);
-    settled(&behind);
+    settled(&in_step);
 }
 
 /// There is no other request, and the buffer of the reader has room for the whole answer.

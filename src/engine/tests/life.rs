@@ -34,13 +34,16 @@ fn a_lost_device_ends_the_engine_and_every_request_within_the_step() {
     for generation in crowd {
         let (found, end) = read(generation);
         let error = end.unwrap_err();
-        assert!(found.is_empty() && matches!(error, GenerationError::Dead(Death::DeviceLost(_))), "{error}");
+        assert!(
+            found.is_empty() && matches!(error, GenerationError::Dead(EngineFailure::DeviceLost(_))),
+            "{error}"
+        );
         assert_eq!(error.kind(), ErrorKind::DeviceLost);
         assert!(error.to_string().contains("IT_FELL_OFF") && causes(&error) > 0, "{error}");
     }
-    let EngineState::Dead(death) = handle.state() else { panic!("{:?}", handle.state()) };
+    let EngineState::Dead(failure) = handle.state() else { panic!("{:?}", handle.state()) };
     let refused = handle.submit(request(1, 5, 5)).unwrap_err();
-    assert_eq!((refused.kind(), &refused), (ErrorKind::DeviceLost, &SubmitError::Dead(death)));
+    assert_eq!((refused.kind(), &refused), (ErrorKind::DeviceLost, &SubmitError::Dead(failure)));
     assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(_))));
     // At most one more step: the sequences of a failed step run alone, but none after the first.
     assert!(probe.steps.load(Ordering::SeqCst) <= 1, "a lost device was given more work");
@@ -54,10 +57,10 @@ fn a_panic_of_the_engines_thread_shows_in_its_state() {
     let (handle, probe) = spawned(EngineConfig::default());
     probe.breaks_down.store(true, Ordering::SeqCst);
     let saved = handle.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"));
-    assert!(matches!(saved, Err(EngineError::Dead(Death::Panicked))), "{saved:?}");
-    assert_eq!(handle.state(), EngineState::Dead(Death::Panicked));
+    assert!(matches!(saved, Err(EngineError::Dead(EngineFailure::Panicked))), "{saved:?}");
+    assert_eq!(handle.state(), EngineState::Dead(EngineFailure::Panicked));
     assert_eq!(handle.submit(request(1, 5, 5)).unwrap_err().kind(), ErrorKind::Stopped);
-    assert_eq!(handle.drain(Instant::now()).cut_off, 0, "there is nothing to wait for");
+    assert_eq!(handle.drain(Instant::now()).aborted, 0, "there is nothing to wait for");
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn a_drain_lets_all_end_that_ends_in_time() {
     let (handle, probe) = spawned(EngineConfig { sequences_max: 2, ..EngineConfig::default() });
     let crowd: Vec<_> = (0..6).map(|seed| handle.submit(request(seed, 20, 30)).unwrap()).collect();
     let drained = handle.drain(Instant::now() + PATIENCE);
-    assert_eq!((drained.cut_off, handle.state()), (0, EngineState::Stopped));
+    assert_eq!((drained.aborted, handle.state()), (0, EngineState::Stopped));
     assert!(probe.dropped.load(Ordering::SeqCst), "the memory is given back");
     for (seed, generation) in (0..).zip(crowd) {
         assert_eq!(read(generation).0, expected(&request(seed, 20, 30)));
@@ -92,7 +95,7 @@ fn a_drain_cuts_off_what_does_not() {
     let (found, end) = read(asleep);
     assert_eq!((found.len(), end.unwrap().0), (5, FinishReason::Cancelled), "it keeps what it has");
     let waited = read(waiting).1.unwrap().0;
-    assert_eq!(drained.cut_off, 1 + usize::from(waited == FinishReason::Cancelled));
+    assert_eq!(drained.aborted, 1 + usize::from(waited == FinishReason::Cancelled));
     assert_eq!(handle.stats().failed, 0);
 }
 

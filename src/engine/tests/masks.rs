@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::*;
-use crate::engine::{masking::Masking, pool::MaskPool, pool::TIME_MAX};
+use crate::engine::{mask_task::MaskTask, pool::MaskPool, pool::TIME_MAX};
 
 /// Every rule at once, a function of the answer's length and last token.
 #[derive(Clone)]
@@ -403,7 +403,7 @@ fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
     let pool = MaskPool::with_threads(0, || {});
     let calls = Arc::new(());
     let held = Arc::clone(&calls);
-    let mut mask = Masking::new(Box::new(move |_: &[TokenId], allowed: &mut TokenSet| {
+    let mut mask = MaskTask::new(Box::new(move |_: &[TokenId], allowed: &mut TokenSet| {
         assert_eq!(Arc::strong_count(&held), 0, "it runs");
         allowed.insert_all();
     }));
@@ -411,7 +411,7 @@ fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
     mask.start(&pool, VOCAB);
     let no_thread = SampleError::MaskFailed("no thread can run it");
     let until = Instant::now() + TIME_MAX;
-    assert_eq!(mask.followed(&pool, until).unwrap_err(), no_thread);
+    assert_eq!(mask.advanced(&pool, until).unwrap_err(), no_thread);
     assert_eq!(mask.next(&pool, VOCAB, until).unwrap_err(), no_thread);
     drop(mask);
     assert_eq!(Arc::strong_count(&calls), 2, "the pool drops it");

@@ -11,7 +11,7 @@ fn gated(config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
     (Handle::spawn(fake, config).unwrap(), probe)
 }
 
-/// It waits for the only seat, and never starts.
+/// It waits for the only sequence slot, and never starts.
 #[test]
 fn a_deadline_ends_a_request_in_the_queue() {
     let config = EngineConfig { sequences_max: 1, event_buffer: 1000, ..EngineConfig::default() };

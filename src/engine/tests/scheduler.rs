@@ -72,12 +72,12 @@ fn short_prompts_have_half_of_a_chunk_beside_a_long_one() {
     assert_eq!(plan(&[mostly_cached, prompt(1, 30)], room), [(0, 100), (1, 30)]);
 }
 
-/// They need seats, and a chunk of one token has no half.
+/// They need slots, and a chunk of one token has no half.
 #[test]
 fn short_prompts_beside_a_long_one_wait_for_seats() {
     let long = Candidate { running: true, ..prompt(0, 4000) };
     assert_eq!(plan(&[long, prompt(1, 30), prompt(2, 30)], room(320, 64, 256, 2)), [(1, 30), (0, 226)]);
-    // The last seat is the long one's, however many short ones come.
+    // The last slot is the long one's, however many short ones come.
     assert_eq!(plan(&[prompt(0, 4000), prompt(1, 30)], room(320, 64, 256, 1)), [(0, 256)]);
     assert_eq!(plan(&[prompt(0, 4000), prompt(1, 30)], room(320, 64, 256, 2)), [(1, 30), (0, 226)]);
     assert_eq!(plan(&[long, prompt(1, 1)], room(320, 64, 1, 8)), [(0, 1)]);
@@ -99,7 +99,7 @@ fn a_prompt_without_an_output_stops_before_its_last_token() {
     assert_eq!(plan(&[decode(0), prompt(1, 4)], room(8, 1, 8, 8)), [(0, 1), (1, 3)]);
 }
 
-/// Regression: the older one lost its pages while its reader slept, and the younger took the seat. Neither
+/// Regression: the older one lost its pages while its reader slept, and the younger took the slot. Neither
 /// went on when the older one woke up.
 #[test]
 fn a_prompt_with_a_place_goes_on_behind_an_older_one_without() {
@@ -174,9 +174,9 @@ proptest! {
         let is_decode = |c: &&Candidate| !c.job && c.running && !c.paused && c.pending == 1;
         let chunked = parts.iter().filter(|part| !is_decode(&&candidates[part.0]));
         prop_assert!(chunked.map(|part| part.1).sum::<usize>() <= chunk);
-        let seated = |c: &&Candidate| !c.job && c.running && !c.paused;
+        let running = |c: &&Candidate| !c.job && c.running && !c.paused;
         let new = parts.iter().filter(|part| !candidates[part.0].job && !candidates[part.0].running).count();
-        prop_assert!(new <= sequences_max.saturating_sub(candidates.iter().filter(seated).count()));
+        prop_assert!(new <= sequences_max.saturating_sub(candidates.iter().filter(running).count()));
         for &(index, tokens) in &parts {
             let candidate = candidates[index];
             prop_assert!(!candidate.paused && tokens >= 1 && tokens <= candidate.pending);
@@ -188,7 +188,7 @@ proptest! {
         }
         let is_prompt = |c: &&Candidate| !c.job && !c.paused && c.pending > usize::from(c.running);
         let prompts: Vec<usize> = parts.iter().map(|part| part.0).filter(|&index| is_prompt(&&candidates[index])).collect();
-        let free = sequences_max > candidates.iter().filter(seated).count();
+        let free = sequences_max > candidates.iter().filter(running).count();
         let eldest = candidates.iter().filter(is_prompt).find(|c| c.running || free);
         // One token may need an output, and decodes come before it.
         let others = parts.iter().filter(|part| !prompts.contains(&part.0));

@@ -1,18 +1,18 @@
-//! Each stage alone, without a thread and without a model: a table, a plan and picks made by hand.
+//! Each stage alone, without a thread and without a model: a table, a plan and results made by hand.
 
 use super::text::{spelled, words};
 use super::*;
 use crate::engine::batch::Batch;
-use crate::engine::choose::{Chooser, Outputs, Pick};
+use crate::engine::choose::{Chooser, Outputs, RowResult};
+use crate::engine::commit::{Committed, commit, take_out};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::{Inbox, Job};
-use crate::engine::masking::masks_due;
+use crate::engine::mask_task::masks_due;
 use crate::engine::plan::{Plan, Planner};
+use crate::engine::request_queue::{Job, RequestQueue};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
-use crate::engine::sequence::{Goal, Picked, Sequence};
-use crate::engine::settle::{Settled, settle, take_out};
+use crate::engine::sequence::{Goal, Sequence, StepOutput};
 use crate::engine::stats::Counters;
 use crate::engine::store::Exported;
 use crate::engine::table::{SequenceTable, SlotId};
@@ -28,7 +28,7 @@ struct Stages {
     plan: Plan,
     batch: Batch,
     chooser: Chooser,
-    picks: Vec<Pick>,
+    results: Vec<RowResult>,
 }
 
 impl Stages {
@@ -41,8 +41,8 @@ impl Stages {
             planner: Planner::new(Room { limits, prefill_chunk, sequences_max, job_first: true }),
             plan: Plan::default(),
             batch: Batch::default(),
-            chooser: Chooser::new(VOCAB, Arc::new(Inbox::new(&EngineConfig::default()))),
-            picks: Vec::new(),
+            chooser: Chooser::new(VOCAB, Arc::new(RequestQueue::new(&EngineConfig::default()))),
+            results: Vec::new(),
         }
     }
 
@@ -68,9 +68,15 @@ impl Stages {
         self.plan.scheduled.clone()
     }
 
-    fn finish(&mut self, outputs: &impl Outputs) -> Settled {
-        self.chooser.pick(&self.batch.parts, masks_due(true), outputs, &mut self.table, &mut self.picks);
-        settle(&mut self.picks, self.batch.is_ahead(), &mut self.table, &mut self.kv)
+    fn finish(&mut self, outputs: &impl Outputs) -> Committed {
+        self.chooser.choose_all(
+            &self.batch.parts,
+            masks_due(true),
+            outputs,
+            &mut self.table,
+            &mut self.results,
+        );
+        commit(&mut self.results, self.batch.is_ahead(), &mut self.table, &mut self.kv)
     }
 
     /// A whole step in which every output favours token 7.
@@ -140,7 +146,7 @@ fn slots_keep_their_ids_and_old_ids_find_nobody() {
 fn who_finds_no_seat_or_no_pages_waits_without_any() {
     let mut stages = Stages::new(9, 64, 2);
     let (ids, _readers): (Vec<_>, Vec<_>) = (0..3).map(|seed| stages.admit(greedy(seed, 5, 5))).unzip();
-    assert_eq!(stages.plan(), [(ids[0], 5), (ids[1], 5)], "two seats");
+    assert_eq!(stages.plan(), [(ids[0], 5), (ids[1], 5)], "two slots");
     assert!(stages.get(ids[2]).pages.is_none());
     let mut stages = Stages::new(3, 64, 8);
     let (first, _reader) = stages.admit(greedy(0, 33, 5));
@@ -229,9 +235,13 @@ fn scores_are_of_the_rows_that_are_asked_for() {
     assert_eq!(stages.plan(), [(slot, 5)]);
     stages.fill(true);
     assert_eq!((&stages.batch.input.outputs[..], stages.batch.parts[0].sampled), (&[1, 2, 3, 4][..], false));
-    let mut settled = stages.finish(&Favours(7));
-    let (ended, end) = settled.ends.pop().unwrap();
-    assert_eq!((ended, settled.prefill_tokens, settled.decode_tokens), (slot, 0, 0), "a job is no request");
+    let mut committed = stages.finish(&Favours(7));
+    let (ended, end) = committed.ends.pop().unwrap();
+    assert_eq!(
+        (ended, committed.prefill_tokens, committed.decode_tokens),
+        (slot, 0, 0),
+        "a job is no request"
+    );
     take_out(slot, false, &mut stages.table, &mut stages.kv).unwrap().tell(end);
     let normaliser = (63.0 + 1f64.exp()).ln();
     let expected = [normaliser, normaliser - 1.0, normaliser - 1.0];
@@ -247,15 +257,15 @@ fn a_row_of_nan_fails_its_own_request() {
     let (sound, _reader) = stages.admit(greedy(1, 20, 5));
     stages.plan();
     stages.fill(false);
-    let settled = stages.finish(&Favours(60));
-    let [(slot, Err(failure))] = &settled.ends[..] else { panic!("{settled:?}") };
+    let committed = stages.finish(&Favours(60));
+    let [(slot, Err(failure))] = &committed.ends[..] else { panic!("{committed:?}") };
     assert_eq!(*slot, ill);
     assert!(
         matches!(failure, Failure::Sampling(SampleError::NonFinite { token: TokenId(60), .. })),
         "{failure:?}"
     );
     assert_eq!(stages.get(sound).tokens[20..], [TokenId(60)]);
-    let end = settled.ends.into_iter().next().unwrap().1;
+    let end = committed.ends.into_iter().next().unwrap().1;
     take_out(ill, true, &mut stages.table, &mut stages.kv).unwrap().tell(end);
     assert_eq!(
         (stages.kv.used_pages(), stages.kv.stats().cached),
@@ -289,10 +299,10 @@ fn outputs_that_cannot_be_read_fail_who_waits_for_them() {
     let (halfway, _reader) = stages.admit(greedy(1, 30, 5));
     assert_eq!(stages.plan().len(), 2);
     stages.fill(true);
-    let settled = stages.finish(&Lost);
+    let committed = stages.finish(&Lost);
     assert!(
-        matches!(&settled.ends[..], [(slot, Err(Failure::Internal(_)))] if *slot != halfway),
-        "{settled:?}"
+        matches!(&committed.ends[..], [(slot, Err(Failure::Internal(_)))] if *slot != halfway),
+        "{committed:?}"
     );
     assert_eq!(stages.get(halfway).computed, 5);
 }
@@ -322,15 +332,15 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
     let asked = TokenRequest { text: Some(words()), stop_strings: vec![stop], ..greedy(0, 20, 5) };
     let (slot, mut reader) = stages.admit(asked);
     stages.plan();
-    let pick = |token| Pick { slot, tokens: 20, picked: Ok(Picked::Token(TokenId(token), None)) };
+    let result = |token| RowResult { slot, tokens: 20, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let mut settled = settle(&mut vec![pick(7)], false, table, kv);
-    assert_eq!((settled.prefill_tokens, settled.decode_tokens), (20, 1));
-    let (ended, end) = settled.ends.pop().unwrap();
+    let mut committed = commit(&mut vec![result(7)], false, table, kv);
+    assert_eq!((committed.prefill_tokens, committed.decode_tokens), (20, 1));
+    let (ended, end) = committed.ends.pop().unwrap();
     assert_eq!((ended, end.as_ref().ok()), (slot, Some(&FinishReason::Stop)));
     take_out(slot, false, table, kv).unwrap().tell(end);
     assert_eq!((kv.used_pages(), kv.stats().cached), (0, 1));
-    assert!(settle(&mut vec![pick(8)], false, table, kv).ends.is_empty(), "nobody is left to settle with");
+    assert!(commit(&mut vec![result(8)], false, table, kv).ends.is_empty(), "nobody is left to commit to");
     assert!(
         matches!(reader.recv(), Some(Ok(Event::Token(Token { id: TokenId(7), text, .. }))) if text.is_empty())
     );
@@ -342,29 +352,30 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
 fn an_end_drops_its_row_of_the_step_ahead() {
     let mut stages = Stages::new(9, 64, 8);
     let (ends, _reader) = stages.admit(TokenRequest { stop_ids: vec![TokenId(9)], ..greedy(0, 5, 9) });
-    let (goes_on, _reader) = stages.admit(greedy(1, 5, 9));
+    let (continues, _reader) = stages.admit(greedy(1, 5, 9));
     stages.step();
     stages.plan();
     stages.fill(true);
     let scheduled = stages.plan_ahead();
     let fed = |slot, output| Scheduled { slot, tokens: 1, fed: Some(output) };
-    assert_eq!(scheduled, [fed(ends, 0), fed(goes_on, 1)]);
+    assert_eq!(scheduled, [fed(ends, 0), fed(continues, 1)]);
     let mut ahead = Batch::default();
     ahead.fill(&scheduled, &stages.table, &stages.kv, |_| true).unwrap();
     assert_eq!((&ahead.input.positions[..], ahead.is_ahead()), (&[6, 6][..], true));
     // The step in flight gives one its stop token, and the other a different one.
-    let tokens = [(ends, 9), (goes_on, 8)];
-    let pick = |(slot, token)| Pick { slot, tokens: 1, picked: Ok(Picked::Token(TokenId(token), None)) };
+    let tokens = [(ends, 9), (continues, 8)];
+    let result =
+        |(slot, token)| RowResult { slot, tokens: 1, output: Ok(StepOutput::Token(TokenId(token), None)) };
     let Stages { table, kv, .. } = &mut stages;
-    let settled = settle(&mut tokens.map(pick).into(), false, table, kv);
-    assert_eq!(settled.ends.len(), 1);
+    let committed = commit(&mut tokens.map(result).into(), false, table, kv);
+    assert_eq!(committed.ends.len(), 1);
     stages.end(ends);
     ahead.keep_live(&stages.table);
-    assert_eq!(ahead.parts.iter().map(|part| part.slot).collect::<Vec<_>>(), [goes_on]);
+    assert_eq!(ahead.parts.iter().map(|part| part.slot).collect::<Vec<_>>(), [continues]);
     assert_eq!(ahead.parts[0].outputs, 1..2, "outputs keep their numbers");
     stages.batch = ahead;
     assert!(stages.finish(&Favours(3)).ends.is_empty());
-    assert_eq!(stages.get(goes_on).tokens[5..], [7, 8, 3].map(TokenId));
+    assert_eq!(stages.get(continues).tokens[5..], [7, 8, 3].map(TokenId));
     stages.kv.check_integrity().unwrap();
 }
 
@@ -396,7 +407,7 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
         stages.plan();
         stages.fill(true);
         let (_waiting, _reader) = stages.admit(greedy(1, 5, 9));
-        assert_eq!(stages.plan_ahead().len(), ahead, "{sequences_max} seats");
+        assert_eq!(stages.plan_ahead().len(), ahead, "{sequences_max} slots");
         let job = stages.table.insert(score(vec![TokenId(1)], 0).0);
         assert_eq!(stages.plan_ahead(), [], "of {job:?}");
     }
@@ -405,22 +416,22 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
 /// A worker that a test drives turn by turn, without a thread.
 struct ByHand {
     worker: Worker<Fake>,
-    inbox: Arc<Inbox>,
+    queue: Arc<RequestQueue>,
     counters: Arc<Counters>,
 }
 
 impl ByHand {
     fn new(fake: Fake, config: EngineConfig) -> ByHand {
-        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
-        let worker = Worker::new(fake, config, Arc::clone(&inbox), Arc::clone(&counters)).unwrap();
-        ByHand { worker, inbox, counters }
+        let (queue, counters) = (Arc::new(RequestQueue::new(&config)), Arc::new(Counters::default()));
+        let worker = Worker::new(fake, config, Arc::clone(&queue), Arc::clone(&counters)).unwrap();
+        ByHand { worker, queue, counters }
     }
 
     fn submit(&mut self, request: TokenRequest) -> Generation {
-        let channel = Channel::new(request.max_tokens, Arc::clone(self.inbox.wake()));
+        let channel = Channel::new(request.max_tokens, Arc::clone(self.queue.wake()));
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
-        self.inbox.put_request(sequence, &self.counters).unwrap();
-        self.worker.admit(self.inbox.take());
+        self.queue.put_request(sequence, &self.counters).unwrap();
+        self.worker.admit(self.queue.take());
         Generation::new(channel, None)
     }
 }
@@ -448,7 +459,7 @@ fn a_score_and_full_seats_take_turns() {
     (0..4).for_each(|_| assert!(engine.worker.turn()));
     let before = engine.counters.read();
     let (sequence, answer) = score(request(7, 40, 1).prompt, 0);
-    engine.inbox.put_job(Job::Compute(sequence)).unwrap();
+    engine.queue.put_job(Job::Compute(sequence)).unwrap();
     let scores = loop {
         assert!(engine.worker.turn());
         if let Ok(scores) = answer.try_recv() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::graph::arena::bytes;
-use crate::graph::program::ValueInfo;
+use crate::graph::ssa::ValueInfo;
 use crate::ir::{Attention, Binary, KvAppend};
 
 type Outcome = Result<(), GraphError>;

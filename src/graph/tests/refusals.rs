@@ -22,7 +22,7 @@ fn product(g: &mut Graph, x: NodeId, name: &str) -> Result<NodeId, GraphError> {
 fn after(
     g: &mut Graph,
     outputs: &[NodeId],
-    pass: impl FnOnce(&mut Program),
+    pass: impl FnOnce(&mut Ssa),
 ) -> Result<Vec<&'static str>, GraphError> {
     for (at, &node) in outputs.iter().enumerate() {
         g.output(&format!("out{at}"), node)?;
@@ -33,7 +33,7 @@ fn after(
 }
 
 /// Asserts that `pass` leaves the operations of the graph unchanged.
-fn assert_stays(mut g: Graph, outputs: &[NodeId], pass: impl FnOnce(&mut Program)) -> Outcome {
+fn assert_stays(mut g: Graph, outputs: &[NodeId], pass: impl FnOnce(&mut Ssa)) -> Outcome {
     let before = after(&mut g.clone(), outputs, |_| {})?;
     assert_eq!(after(&mut g, outputs, pass)?, before);
     Ok(())
@@ -150,7 +150,7 @@ fn a_norm_that_is_added_goes_into_no_matmul() -> Outcome {
     let h = g.rms_norm(other, w, 1e-5)?;
     let sum = g.add(x, h)?;
     let y = product(&mut g, sum, "m")?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::add_norms_to_residual(program);
         fuse::norm_into_matmul(program);
     };
@@ -166,7 +166,7 @@ fn a_norm_that_a_matmul_is_added_to_stays() -> Outcome {
     let h = g.rms_norm(x, w, 1e-5)?;
     let y = product(&mut g, x, "m")?;
     let sum = g.add(h, y)?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::add_products_to_residual(program);
         fuse::norm_into_matmul(program);
     };
@@ -185,7 +185,7 @@ fn matmuls_under_different_norms_stay_apart() -> Outcome {
     for source in &sources[1..] {
         outputs.push(product(&mut g, *source, "e")?);
     }
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::norm_into_matmul(program);
         fuse::merge_shared_sources(program);
     };
@@ -210,7 +210,7 @@ fn a_matmul_that_is_added_to_something_moves_nowhere() -> Outcome {
     let later = g.softmax(a)?;
     let b = product(&mut g, x, "b")?;
     let sum = g.add(later, b)?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::add_products_to_residual(program);
         fuse::merge_shared_sources(program);
     };
@@ -244,7 +244,7 @@ fn gated(parts: &GateParts) -> Result<(Graph, [NodeId; 4]), GraphError> {
     Ok((g, [gate, activated, up, y]))
 }
 
-fn merge_and_gate(program: &mut Program) {
+fn merge_and_gate(program: &mut Ssa) {
     fuse::merge_shared_sources(program);
     fuse::gate_products(program);
 }
@@ -288,7 +288,7 @@ fn a_product_with_an_epilogue_takes_no_other() -> Outcome {
     let residual = g.input("residual", Rows::Tokens, 8)?;
     let zero = g.scale(residual, 1.0)?;
     let sum = g.add(zero, y)?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         merge_and_gate(program);
         fuse::add_products_to_residual(program);
     };
@@ -299,7 +299,7 @@ fn a_product_with_an_epilogue_takes_no_other() -> Outcome {
     let y = product(&mut g, x, "m")?;
     let y = g.add(first, y)?;
     let sum = g.add(second, y)?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::add_products_to_residual(program);
         fuse::add_products_to_residual(program);
     };
@@ -311,7 +311,7 @@ fn a_product_with_an_epilogue_takes_no_other() -> Outcome {
     let y = g.rms_norm(x, w, 1e-5)?;
     let y = g.add(first, y)?;
     let sum = g.add(second, y)?;
-    let pass = |program: &mut Program| {
+    let pass = |program: &mut Ssa| {
         fuse::add_norms_to_residual(program);
         fuse::add_norms_to_residual(program);
     };
@@ -349,15 +349,15 @@ fn of_two_products_one_is_added_to_the_other() -> Outcome {
     let mut program = lower(&g, Precision::F32)?;
     fuse::add_products_to_residual(&mut program);
     let epilogues: Vec<Epilogue> = program
-        .steps
+        .instrs
         .iter()
         .filter_map(
             |step| if let Op::Matmul(matmul) = &step.op { Some(matmul.products[0].epilogue) } else { None },
         )
         .collect();
-    assert_eq!(epilogues, [Epilogue::Write(Write::Store), Epilogue::Write(Write::Add)]);
+    assert_eq!(epilogues, [Epilogue::Write(WriteMode::Store), Epilogue::Write(WriteMode::Add)]);
     assert_eq!(names(&program), ["matmul", "matmul"]);
-    assert_eq!(program.steps[1].renames.len(), 1);
+    assert_eq!(program.instrs[1].renames.len(), 1);
     Ok(())
 }
 
@@ -457,7 +457,7 @@ fn a_residual_of_another_precision_stays() -> Outcome {
     assert_eq!(names(&same).iter().filter(|name| **name == "binary").count(), 1);
     // With an f32 sum it is not.
     let mut other = program;
-    let sum_value = other.steps.iter().find_map(|step| match step.op {
+    let sum_value = other.instrs.iter().find_map(|step| match step.op {
         Op::Binary(Binary { dst, .. }) => Some(dst.offset),
         _ => None,
     });

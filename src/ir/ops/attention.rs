@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ir::listing::Listed;
 use crate::ir::{
-    Counting, Heads, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role, Rope, StepSequence, Work,
+    Access, Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, RmsNorm, Rope, StepSequence, Work,
 };
 
 /// Prepares an attention: applies per-head norms and the rotation to q (in place) and k, and writes k and v
@@ -44,13 +44,13 @@ impl Operation for KvAppend {
     const NAME: &'static str = "kv_append";
     const KIND: OpKind = OpKind::Norms;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.v);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.v);
         if let Some(rope) = &mut self.rope {
-            visit(Role::Read, &mut rope.angles);
+            visit(Access::Read, &mut rope.angles);
         }
-        visit(Role::Consume, &mut self.k);
-        visit(Role::Update, &mut self.q);
+        visit(Access::Consume, &mut self.k);
+        visit(Access::Update, &mut self.q);
     }
 
     fn work(&self, counting: &Counting<'_>) -> Work {
@@ -93,16 +93,16 @@ impl Operation for Attention {
     const NAME: &'static str = "attention";
     const KIND: OpKind = OpKind::Attention;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.q);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.q);
+        visit(Access::Write, &mut self.dst);
     }
 
     /// A soft cap is a divisor, so it must be positive.
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         match self.soft_cap {
             Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
-                Self::misfit("a positive soft cap", cap.to_string())
+                Self::invalid("a positive soft cap", cap.to_string())
             }
             _ => Ok(()),
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role, Rows};
+use crate::ir::{Access, Activation, InvalidOp, Names, OpKind, Operation, Place, Precision, Rows};
 
 /// Elementwise function of one operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,12 +44,12 @@ impl Operation for Unary {
     const NAME: &'static str = "unary";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
@@ -82,13 +82,13 @@ impl Operation for Binary {
     const NAME: &'static str = "binary";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.a);
-        visit(Role::Read, &mut self.b);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.a);
+        visit(Access::Read, &mut self.b);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.a)
     }
 
@@ -115,12 +115,12 @@ impl Operation for Softmax {
     const NAME: &'static str = "softmax";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
@@ -142,9 +142,9 @@ impl Operation for Transpose {
     const NAME: &'static str = "transpose";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn mixes(&self) -> Option<Rows> {
@@ -157,9 +157,9 @@ impl Operation for Transpose {
 }
 
 /// Checks that result and source have equal rows and columns.
-pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), Misfit> {
+pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), InvalidOp> {
     if (dst.rows, dst.cols) == (src.rows, src.cols) {
         return Ok(());
     }
-    O::misfit(format!("a result of {}", Listed(*src)), Listed(*dst).to_string())
+    O::invalid(format!("a result of {}", Listed(*src)), Listed(*dst).to_string())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
-use crate::ir::{Counting, MatrixStack, Misfit, Names, OpKind, Operation, Place, Role, Work, Write};
+use crate::ir::{Access, Counting, InvalidOp, MatrixStack, Names, OpKind, Operation, Place, Work, WriteMode};
 
 /// Top-k routing: the `top_k` experts with the largest logits per row, in descending order. Ties go to the
 /// lower expert number.
@@ -51,24 +51,24 @@ pub struct Combine {
     /// Result of [`Route`].
     pub routes: Place,
     /// Whether to replace or add to `dst`.
-    pub write: Write,
+    pub write: WriteMode,
 }
 
 impl Operation for Route {
     const NAME: &'static str = "route";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         if self.top_k == 0 || self.top_k > self.src.cols {
-            return Self::misfit(format!("1 to {} experts a row", self.src.cols), self.top_k.to_string());
+            return Self::invalid(format!("1 to {} experts a row", self.src.cols), self.top_k.to_string());
         }
         if (self.dst.rows, self.dst.cols) != (self.src.rows, 2 * self.top_k) {
-            return Self::misfit(
+            return Self::invalid(
                 format!("a result of {} columns", 2 * self.top_k),
                 Listed(self.dst).to_string(),
             );
@@ -86,19 +86,22 @@ impl Operation for ExpertMatmul {
     const NAME: &'static str = "expert_matmul";
     const KIND: OpKind = OpKind::Matmul;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Read, &mut self.routes);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Read, &mut self.routes);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let top_k = self.top_k();
         if top_k == 0 || !self.dst.cols.is_multiple_of(top_k) {
-            return Self::misfit(format!("a part for each of {top_k} experts"), Listed(self.dst).to_string());
+            return Self::invalid(
+                format!("a part for each of {top_k} experts"),
+                Listed(self.dst).to_string(),
+            );
         }
         if self.src.rows != self.dst.rows || self.routes.rows != self.dst.rows {
-            return Self::misfit("source, routes and result of the same rows", Listed(self.dst).to_string());
+            return Self::invalid("source, routes and result of the same rows", Listed(self.dst).to_string());
         }
         Ok(())
     }
@@ -125,17 +128,17 @@ impl Operation for Combine {
     const NAME: &'static str = "combine";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Read, &mut self.routes);
-        visit(self.write.role(), &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Read, &mut self.routes);
+        visit(self.write.access(), &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let top_k = self.routes.cols / 2;
         let rows = [self.src.rows, self.routes.rows] == [self.dst.rows; 2];
         if !rows || top_k == 0 || self.src.cols != top_k * self.dst.cols {
-            return Self::misfit(
+            return Self::invalid(
                 format!("{top_k} parts of {}", Listed(self.dst)),
                 Listed(self.src).to_string(),
             );

@@ -4,15 +4,15 @@ use std::fmt;
 
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Activation, Counting, MatrixId, MatrixSize, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role,
-    VectorId, Work, Write,
+    Access, Activation, Counting, InvalidOp, MatrixId, MatrixSize, Names, OpKind, Operation, Place, RmsNorm,
+    VectorId, Work, WriteMode,
 };
 
 /// Epilogue of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// `dst = y (+ bias)`, or `dst += y (+ bias)`.
-    Write(Write),
+    Write(WriteMode),
     /// `dst = activation(y) · (x · upᵀ)` with `y = x · matrixᵀ`; without bias.
     Gated {
         /// Up projection, of the same shape as the first matrix.
@@ -62,26 +62,26 @@ impl Operation for Matmul {
     const NAME: &'static str = "matmul";
     const KIND: OpKind = OpKind::Matmul;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
         for product in &mut self.products {
-            let role = match product.epilogue {
-                Epilogue::Write(write) => write.role(),
-                Epilogue::Gated { .. } => Role::Write,
+            let access = match product.epilogue {
+                Epilogue::Write(write) => write.access(),
+                Epilogue::Gated { .. } => Access::Write,
             };
-            visit(role, &mut product.dst);
+            visit(access, &mut product.dst);
         }
     }
 
     /// At least one column and one product; no bias on gated products.
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let biased_gate =
             |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
         match &self.products[..] {
-            [] => Self::misfit("at least one product", "none"),
-            _ if self.src.cols == 0 => Self::misfit("a source of at least one column", "none"),
+            [] => Self::invalid("at least one product", "none"),
+            _ if self.src.cols == 0 => Self::invalid("a source of at least one column", "none"),
             products if products.iter().any(biased_gate) => {
-                Self::misfit("a gated product without bias", "one")
+                Self::invalid("a gated product without bias", "one")
             }
             _ => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Misfit, Names, OpKind, Operation, Place, Role, Rows, StepInput};
+use crate::ir::{Access, InvalidOp, Names, OpKind, Operation, Place, Rows, StepInput};
 
 /// `dst[i]` is the mean over the rows of `src` in the sequence of output `i`, in this step; 0 for an empty
 /// sequence.
@@ -45,19 +45,19 @@ impl Operation for MeanRows {
     const NAME: &'static str = "mean_rows";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let Some(rows) = Self::pooled(self.src.rows) else {
-            return Self::misfit("rows of sequences", Listed(self.src).to_string());
+            return Self::invalid("rows of sequences", Listed(self.src).to_string());
         };
         if (self.dst.rows, self.dst.cols) == (rows, self.src.cols) {
             return Ok(());
         }
-        Self::misfit(Listed(Place { rows, ..self.src }).to_string(), Listed(self.dst).to_string())
+        Self::invalid(Listed(Place { rows, ..self.src }).to_string(), Listed(self.dst).to_string())
     }
 
     fn mixes(&self) -> Option<Rows> {

@@ -16,7 +16,7 @@ mod rows;
 
 use std::fmt;
 
-use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
+use super::{Access, Counting, InvalidOp, Names, OpKind, Operation, Place, Rows, Work};
 pub use attention::*;
 pub use elementwise::*;
 pub use experts::*;
@@ -51,15 +51,15 @@ macro_rules! operations {
             }
 
             /// [`Operation::visit`]
-            pub fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+            pub fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
                 match self { $(Op::$variant(op) => op.visit(visit),)* }
             }
 
             /// [`Operation::check`]
             ///
             /// # Errors
-            /// [`Misfit`].
-            pub fn check(&self) -> Result<(), Misfit> {
+            /// [`InvalidOp`].
+            pub fn check(&self) -> Result<(), InvalidOp> {
                 match self { $(Op::$variant(op) => op.check(),)* }
             }
 
@@ -105,10 +105,10 @@ operations! {
 }
 
 impl Op {
-    /// All places of the operation with their access (role), sources before destinations.
-    pub fn places(&self) -> Vec<(Role, Place)> {
+    /// All places of the operation with their access, sources before destinations.
+    pub fn places(&self) -> Vec<(Access, Place)> {
         let mut found = Vec::new();
-        self.clone().visit(&mut |role, place| found.push((role, *place)));
+        self.clone().visit(&mut |access, place| found.push((access, *place)));
         found
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, State, VectorId, Work};
+use crate::ir::{Access, Counting, InvalidOp, Names, OpKind, Operation, Place, Rows, State, VectorId, Work};
 
 /// Causal convolution of each column over the rows of its sequence:
 /// `dst[t][c] = Σ_j weight[c][j] · src[t − width + 1 + j][c]`, for `j` below `width`. Rows before the step's
@@ -34,14 +34,14 @@ impl Operation for ShortConv {
     const NAME: &'static str = "short_conv";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         if self.state.rows == 0 || self.state.cols == 0 {
-            return Self::misfit("a state of at least one element", self.state.to_string());
+            return Self::invalid("a state of at least one element", self.state.to_string());
         }
         tokens_of::<Self>(&[(self.dst, self.state.cols), (self.src, self.state.cols)])
     }
@@ -113,20 +113,20 @@ impl Operation for GatedDelta {
     const NAME: &'static str = "gated_delta";
     const KIND: OpKind = OpKind::Attention;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
         for place in [&mut self.q, &mut self.k, &mut self.v, &mut self.decay, &mut self.beta] {
-            visit(Role::Read, place);
+            visit(Access::Read, place);
         }
-        visit(Role::Write, &mut self.dst);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let DeltaHeads { key, value, key_dim, value_dim } = self.heads;
         if [key, value, key_dim, value_dim].contains(&0) || !value.is_multiple_of(key) {
-            return Self::misfit("value heads in equal groups over key heads", format!("{:?}", self.heads));
+            return Self::invalid("value heads in equal groups over key heads", format!("{:?}", self.heads));
         }
         if (self.state.rows, self.state.cols) != self.heads.state() {
-            return Self::misfit(format!("a state of {:?}", self.heads.state()), self.state.to_string());
+            return Self::invalid(format!("a state of {:?}", self.heads.state()), self.state.to_string());
         }
         let (keys, values) = (key.saturating_mul(key_dim), value.saturating_mul(value_dim));
         tokens_of::<Self>(&[
@@ -160,9 +160,9 @@ fn work(counting: &Counting<'_>, state: &State, macs: usize) -> Work {
 }
 
 /// Checks that places have one row per token and the given columns.
-fn tokens_of<O: Operation>(places: &[(Place, usize)]) -> Result<(), Misfit> {
+fn tokens_of<O: Operation>(places: &[(Place, usize)]) -> Result<(), InvalidOp> {
     match places.iter().find(|(place, cols)| (place.rows, place.cols) != (Rows::Tokens, *cols)) {
-        Some((place, cols)) => O::misfit(format!("[tokens, {cols}]"), Listed(*place).to_string()),
+        Some((place, cols)) => O::invalid(format!("[tokens, {cols}]"), Listed(*place).to_string()),
         None => Ok(()),
     }
 }

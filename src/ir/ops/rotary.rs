@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Names, OpKind, Operation, Place, Role, Rope};
+use crate::ir::{Access, Names, OpKind, Operation, Place, Rope};
 
 /// Fills `dst` with `[cos | sin]` of `position · inv_freq[i]`, times `magnitude`. Angles are reduced in f64,
 /// exact to 128k positions and beyond.
@@ -22,8 +22,8 @@ impl Operation for RopeAngles {
     const NAME: &'static str = "rope_angles";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Write, &mut self.dst);
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
@@ -46,9 +46,9 @@ impl Operation for ApplyRope {
     const NAME: &'static str = "rope";
     const KIND: OpKind = OpKind::Norms;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.rope.angles);
-        visit(Role::Update, &mut self.x);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.rope.angles);
+        visit(Access::Update, &mut self.x);
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {

@@ -3,26 +3,26 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
+use crate::ir::{Access, Counting, Heads, InvalidOp, Names, OpKind, Operation, Place, Rows, Work};
 
 /// Attention mask, by positions within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sees {
+pub enum AttentionMask {
     /// Full: all keys of the sequence.
-    All,
+    Full,
     /// Causal: keys up to the query's position.
     Causal,
     /// Symmetric window: keys at a distance below this number, in both directions.
-    Span(u32),
+    Window(u32),
 }
 
-impl Sees {
+impl AttentionMask {
     /// Whether the query at position `query` sees the key at position `key`.
-    pub fn holds(self, query: usize, key: usize) -> bool {
+    pub fn allows(self, query: usize, key: usize) -> bool {
         match self {
-            Sees::All => true,
-            Sees::Causal => key <= query,
-            Sees::Span(span) => query.abs_diff(key) < span as usize,
+            AttentionMask::Full => true,
+            AttentionMask::Causal => key <= query,
+            AttentionMask::Window(window) => query.abs_diff(key) < window as usize,
         }
     }
 }
@@ -47,24 +47,24 @@ pub struct RowAttention {
     /// Scale of the q·k products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// Attention mask.
-    pub sees: Sees,
+    pub mask: AttentionMask,
 }
 
 impl Operation for RowAttention {
     const NAME: &'static str = "row_attention";
     const KIND: OpKind = OpKind::Attention;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.q);
-        visit(Role::Read, &mut self.k);
-        visit(Role::Read, &mut self.v);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.q);
+        visit(Access::Read, &mut self.k);
+        visit(Access::Read, &mut self.v);
+        visit(Access::Write, &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         let Heads { query, kv, dim } = self.heads;
         if kv == 0 || dim == 0 || query == 0 || !query.is_multiple_of(kv) {
-            return Self::misfit("query heads in equal groups over kv heads", format!("{:?}", self.heads));
+            return Self::invalid("query heads in equal groups over kv heads", format!("{:?}", self.heads));
         }
         for (place, rows, heads) in [
             (self.q, self.q.rows, query),
@@ -73,14 +73,14 @@ impl Operation for RowAttention {
             (self.v, self.k.rows, kv),
         ] {
             if (place.rows, place.cols) != (rows, heads * dim) {
-                return Self::misfit(
+                return Self::invalid(
                     format!("{rows:?} of {heads} heads of {dim}"),
                     Listed(place).to_string(),
                 );
             }
         }
-        if self.sees != Sees::All && self.q.rows != self.k.rows {
-            return Self::misfit(
+        if self.mask != AttentionMask::Full && self.q.rows != self.k.rows {
+            return Self::invalid(
                 "queries and keys of the same rows, which have an order",
                 format!("{:?}", self.k.rows),
             );
@@ -96,7 +96,7 @@ impl Operation for RowAttention {
     fn work(&self, counting: &Counting<'_>) -> Work {
         let groups = self.q.rows.groups(counting.step).zip(self.k.rows.groups(counting.step));
         let seen = |(queries, keys): (std::ops::Range<usize>, std::ops::Range<usize>)| -> usize {
-            let of_query = |query| (0..keys.len()).filter(|&key| self.sees.holds(query, key)).count();
+            let of_query = |query| (0..keys.len()).filter(|&key| self.mask.allows(query, key)).count();
             (0..queries.len()).map(of_query).sum()
         };
         let products = 2 * groups.map(seen).sum::<usize>() as u64;
@@ -109,7 +109,7 @@ impl Operation for RowAttention {
         writeln!(
             f,
             "{dst} = attention({q}, {k}, {v}) {:?}, {query}/{kv} heads of {dim} · {}",
-            self.sees, self.scale
+            self.mask, self.scale
         )
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::elementwise::same_shape;
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Counting, MatrixId, Misfit, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
+    Access, Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, Work, WriteMode,
 };
 
 /// Token embedding: `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
@@ -23,8 +23,8 @@ impl Operation for Embed {
     const NAME: &'static str = "embed";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Write, &mut self.dst);
     }
 
     fn work(&self, counting: &Counting<'_>) -> Work {
@@ -37,7 +37,7 @@ impl Operation for Embed {
     }
 }
 
-/// `dst (+)= norm(src)`; `dst` may be `src` with [`Write::Store`].
+/// `dst (+)= norm(src)`; `dst` may be `src` with [`WriteMode::Store`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// Same shape as `src`.
@@ -47,19 +47,19 @@ pub struct Normalize {
     /// Norm applied to each row.
     pub norm: Norm,
     /// Whether to replace or add to `dst`.
-    pub write: Write,
+    pub write: WriteMode,
 }
 
 impl Operation for Normalize {
     const NAME: &'static str = "norm";
     const KIND: OpKind = OpKind::Norms;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(self.write.role(), &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(self.write.access(), &mut self.dst);
     }
 
-    fn check(&self) -> Result<(), Misfit> {
+    fn check(&self) -> Result<(), InvalidOp> {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
@@ -87,9 +87,9 @@ impl Operation for GatherOutputs {
     const NAME: &'static str = "gather_outputs";
     const KIND: OpKind = OpKind::Rest;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
@@ -113,9 +113,9 @@ impl Operation for SampleRows {
     const NAME: &'static str = "sample";
     const KIND: OpKind = OpKind::Sampling;
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
-        visit(Role::Read, &mut self.src);
-        visit(Role::Write, &mut self.dst);
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Read, &mut self.src);
+        visit(Access::Write, &mut self.dst);
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {

@@ -5,7 +5,7 @@ use super::*;
 use crate::TokenId;
 use crate::ir::{
     Activation, AxisRows, Heads, KvDtype, MatrixId, MatrixSize, MatrixStack, Names, Precision, State,
-    StepInput, StepSequence, VectorId, Write,
+    StepInput, StepSequence, VectorId, WriteMode,
 };
 
 struct Numbered;
@@ -70,7 +70,15 @@ fn refuses<O: Clone>(right: &O, op: fn(O) -> Op, wrong: &[Wrong<'_, O>]) {
 fn row_attention() -> RowAttention {
     let (q, k) = (tokens(0, 16), tokens(64, 8));
     let heads = Heads { query: 4, kv: 2, dim: 4 };
-    RowAttention { dst: tokens(128, 16), q, k, v: tokens(96, 8), heads, scale: 0.5, sees: Sees::Causal }
+    RowAttention {
+        dst: tokens(128, 16),
+        q,
+        k,
+        v: tokens(96, 8),
+        heads,
+        scale: 0.5,
+        mask: AttentionMask::Causal,
+    }
 }
 
 fn short_conv() -> ShortConv {
@@ -121,7 +129,7 @@ fn products_need_columns_and_a_matrix_and_gated_ones_no_bias() {
     );
     let mut biased = right;
     biased.products[0].bias = Some(VectorId(0));
-    biased.products[0].epilogue = Epilogue::Write(Write::Add);
+    biased.products[0].epilogue = Epilogue::Write(WriteMode::Add);
     assert_eq!(Op::Matmul(biased).check(), Ok(()));
 }
 
@@ -189,7 +197,7 @@ fn attention_over_rows_has_heads_that_fit_and_an_order_where_it_needs_one() {
     let across = RowAttention {
         k: place(64, Rows::Fixed(9), 8),
         v: place(96, Rows::Fixed(9), 8),
-        sees: Sees::All,
+        mask: AttentionMask::Full,
         ..row_attention()
     };
     assert_eq!(Op::RowAttention(across).check(), Ok(()));
@@ -198,14 +206,18 @@ fn attention_over_rows_has_heads_that_fit_and_an_order_where_it_needs_one() {
 #[test]
 fn attention_over_rows_counts_what_each_query_sees() {
     let float_macs =
-        |sees| work(&Op::RowAttention(RowAttention { sees, ..row_attention() }), &step()).float_macs;
+        |mask| work(&Op::RowAttention(RowAttention { mask, ..row_attention() }), &step()).float_macs;
     // Sequences of three rows and one row; keys and values, four query heads of four.
-    assert_eq!(float_macs(Sees::All), 2 * (9 + 1) * 16);
-    assert_eq!(float_macs(Sees::Causal), 2 * (6 + 1) * 16);
-    assert_eq!(float_macs(Sees::Span(2)), 2 * (7 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Full), 2 * (9 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Causal), 2 * (6 + 1) * 16);
+    assert_eq!(float_macs(AttentionMask::Window(2)), 2 * (7 + 1) * 16);
     let axis = Rows::Axis(crate::ir::Axis { id: 0, max: 8 });
-    let across =
-        RowAttention { k: place(64, axis, 8), v: place(96, axis, 8), sees: Sees::All, ..row_attention() };
+    let across = RowAttention {
+        k: place(64, axis, 8),
+        v: place(96, axis, 8),
+        mask: AttentionMask::Full,
+        ..row_attention()
+    };
     assert_eq!(work(&Op::RowAttention(across), &step()).float_macs, 2 * (3 * 2 + 5) * 16);
 }
 
@@ -310,7 +322,7 @@ fn products_with_experts_have_a_part_for_each() {
 #[test]
 fn parts_of_experts_are_combined_to_a_row() {
     let combine =
-        Combine { dst: tokens(0, 10), src: tokens(64, 20), routes: tokens(160, 4), write: Write::Add };
+        Combine { dst: tokens(0, 10), src: tokens(64, 20), routes: tokens(160, 4), write: WriteMode::Add };
     const PARTS: &str = "combine: expected 2 parts of @0 [tokens, 10] f32, found @64 [tokens, 20] f32";
     refuses(
         &combine,

@@ -11,9 +11,9 @@ fn written_in_pages(kv: &mut KvCacheManager, tokens: &[TokenId]) -> Allocation {
     let allocation = kv.allocate(tokens, spec(200)).unwrap();
     let mut rest = &tokens[allocation.cached_tokens..];
     while !rest.is_empty() {
-        let (part, behind) = rest.split_at(kv.to_a_whole_page(allocation.seq, rest.len()).unwrap());
+        let (part, after) = rest.split_at(kv.to_a_whole_page(allocation.seq, rest.len()).unwrap());
         write(kv, allocation.seq, part);
-        rest = behind;
+        rest = after;
     }
     allocation
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::super::known;
-use super::super::parts::Edge;
+use super::super::parts::AddedTokenRule;
 use crate::checkpoint::{Object, WeightsError};
 
 /// A token that is matched as a whole.
@@ -15,7 +15,7 @@ pub(super) struct Added<'j> {
     pub content: &'j str,
     /// Whether it is a control token.
     pub is_special: bool,
-    pub edge: Edge,
+    pub rule: AddedTokenRule,
 }
 
 /// Keys of `tokenizer_config.json` with a single special token.
@@ -47,9 +47,9 @@ impl<'j> Added<'j> {
 
     fn of(token: &Object<'j>, id: u64, content: &'j str) -> Result<Added<'j>, WeightsError> {
         let flag = |key| Ok::<_, WeightsError>(token.flag(key)?.unwrap_or(false));
-        let (takes_left, takes_right) = (flag("lstrip")?, flag("rstrip")?);
-        let edge = Edge { takes_left, takes_right, is_word: flag("single_word")? };
-        Ok(Added { id, content, is_special: flag("special")?, edge })
+        let (lstrip, rstrip) = (flag("lstrip")?, flag("rstrip")?);
+        let rule = AddedTokenRule { lstrip, rstrip, single_word: flag("single_word")? };
+        Ok(Added { id, content, is_special: flag("special")?, rule })
     }
 }
 
@@ -91,7 +91,7 @@ impl<'j> All<'_, 'j> {
         for content in names {
             let id = self.vocab.get(content).and_then(Value::as_u64);
             if let Some(id) = id.filter(|_| !self.by_content.contains_key(content)) {
-                self.put(Added { id, content, is_special: true, edge: Edge::default() });
+                self.put(Added { id, content, is_special: true, rule: AddedTokenRule::default() });
             }
         }
         Ok(())

@@ -51,20 +51,31 @@ impl FolderText {
         let pieces = Pieces::read(&sources, &scheme, documents.rows(), &mut warnings)?;
         let special = Special::read(documents, sources.config.as_ref())?;
         let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
-        // With `add_bos_token` set, `tokenizer_config.json` also names the BOS token.
-        let first = scheme.first.filter(|_| special.add_bos.is_none());
+        let (first, after_bos) = match scheme.leading.as_slice() {
+            // With `add_bos_token` set, `tokenizer_config.json` also names the BOS token.
+            [_] if special.add_bos.is_some() => (None, Vec::new()),
+            [first] => (pieces.find(first), Vec::new()),
+            several => {
+                let mut ids = found(&sources.root, &pieces, several)?.into_iter();
+                (ids.next(), ids.collect())
+            }
+        };
+        // The key is about one token, so it does not apply to several.
+        let add_bos = special.add_bos.filter(|_| after_bos.is_empty());
         let ends = special.ends;
         let parts = VocabParts {
             model: scheme.model().to_owned(),
             pre: scheme.pre().to_owned(),
-            bos: first.and_then(|piece| pieces.find(piece)).or(id(&special.bos)).or(special.bos_id),
+            bos: first.or(id(&special.bos)).or(special.bos_id),
             eos: id(&special.eos).or(ends.first().copied()),
             unknown: scheme.unknown.and_then(|piece| pieces.find(piece)),
             padding: id(&special.padding),
             ends,
-            add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
+            after_bos,
+            add_bos: Some(add_bos.unwrap_or(!scheme.leading.is_empty())),
             spaces: scheme.spaces(),
-            edges: pieces.edges,
+            normalization: Some(scheme.normalization()),
+            added_tokens: pieces.added_tokens,
             tokens: pieces.tokens,
             by_rules: scheme.by_rules(),
             types: Some(pieces.kinds),
@@ -83,6 +94,16 @@ impl FolderText {
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
     }
+}
+
+/// Ids of the special tokens at the start of a text.
+fn found(root: &Object<'_>, pieces: &Pieces, names: &[&str]) -> Result<Vec<i64>, WeightsError> {
+    let id = |name: &&str| {
+        let refuse =
+            || root.refuse("post_processor", "special tokens of the vocabulary", format!("`{name}`"));
+        pieces.find(name).ok_or_else(refuse)
+    };
+    names.iter().map(id).collect()
 }
 
 /// A required object of a document.

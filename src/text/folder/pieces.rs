@@ -1,7 +1,7 @@
 //! Pieces of a `tokenizer.json`: a token and a kind for each id, and the merge rules.
 
 use super::super::kind::byte_token;
-use super::super::parts::{Edge, UNUSED};
+use super::super::parts::{AddedTokenRule, UNUSED};
 use super::super::warnings::{self, Warnings};
 use super::added::Added;
 use super::scheme::Scheme;
@@ -22,7 +22,7 @@ pub(super) struct Pieces {
     pub kinds: Vec<u32>,
     pub merges: Strings,
     /// Options of added tokens, where not default.
-    pub edges: Vec<(TokenId, Edge)>,
+    pub added_tokens: Vec<(TokenId, AddedTokenRule)>,
 }
 
 /// Source documents.
@@ -38,7 +38,7 @@ pub(super) struct Sources<'j> {
 struct Token<'j> {
     piece: &'j str,
     kind: u32,
-    edge: Edge,
+    rule: AddedTokenRule,
 }
 
 /// Tokens by id. Grows to the greatest id, because a small file may declare any number of rows.
@@ -79,8 +79,8 @@ impl Pieces {
             Some(token) => token.piece.to_owned(),
             None => format!("[PAD{id}]"),
         };
-        let edges = edges(&tokens);
-        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, merges, edges })
+        let added_tokens = added_tokens(&tokens);
+        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, merges, added_tokens })
     }
 
     /// The id of a piece.
@@ -109,7 +109,7 @@ fn vocabulary<'j>(
             _ if !scheme.is_byte_level() && byte_token(piece).is_some() => BYTE,
             _ => NORMAL,
         };
-        *place = Some(Token { piece, kind, edge: Edge::default() });
+        *place = Some(Token { piece, kind, rule: AddedTokenRule::default() });
     }
     Ok(tokens)
 }
@@ -117,7 +117,7 @@ fn vocabulary<'j>(
 /// Inserts the added tokens: control tokens and user-defined ones.
 fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut Warnings) {
     let mut without_row = warnings::Pieces::default();
-    for Added { id, content, is_special, edge } in added {
+    for Added { id, content, is_special, rule } in added {
         match tokens.place(id) {
             Some(place) => {
                 // The unknown token keeps its kind.
@@ -127,7 +127,7 @@ fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut
                     true => CONTROL,
                     false => USER_DEFINED,
                 };
-                *place = Some(Token { piece: content, kind, edge });
+                *place = Some(Token { piece: content, kind, rule });
             }
             // Without a row in the model, a special token cannot occur. Gemma has such a token for images.
             None if is_special => {}
@@ -141,12 +141,12 @@ fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut
 }
 
 /// Options of added tokens, without the default ones.
-fn edges(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, Edge)> {
-    let edge = |(index, token): (usize, &Option<Token<'_>>)| {
-        let edge = token.as_ref()?.edge;
-        Some((TokenId(u32::try_from(index).ok()?), edge)).filter(|_| edge != Edge::default())
+fn added_tokens(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, AddedTokenRule)> {
+    let rule = |(index, token): (usize, &Option<Token<'_>>)| {
+        let rule = token.as_ref()?.rule;
+        Some((TokenId(u32::try_from(index).ok()?), rule)).filter(|_| rule != AddedTokenRule::default())
     };
-    tokens.iter().enumerate().filter_map(edge).collect()
+    tokens.iter().enumerate().filter_map(rule).collect()
 }
 
 /// Merge rules as lines with two pieces and a space. Documents contain such lines, or pairs.

@@ -1,7 +1,7 @@
 //! Kind of tokenizer in a `tokenizer.json`: byte-level BPE or SentencePiece-style, with normalisation and
 //! pre-tokenisation.
 
-use super::super::parts::RunsOfUnknown;
+use super::super::parts::{Normalization, RunsOfUnknown};
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
 use super::super::spaces::{MARK, SpacePrefix, Spaces};
@@ -9,20 +9,23 @@ use super::super::warnings::Warnings;
 use super::needed;
 use crate::checkpoint::{Object, WeightsError};
 
+/// Maximum number of special tokens at the start of a text. Whisper has two.
+const LEADING_MAX: usize = 8;
+
 /// Configuration of a BPE tokenizer.
 pub(super) struct Scheme<'j> {
     kind: Kind,
     runs: RunsOfUnknown,
     /// Unknown token, for text outside the vocabulary.
     pub unknown: Option<&'j str>,
-    /// Special token at the start of a text.
-    pub first: Option<&'j str>,
+    /// Special tokens at the start of a text.
+    pub leading: Vec<&'j str>,
 }
 
 /// Spelling of pieces.
 enum Kind {
     /// GPT-2's byte alphabet, with the named pre-tokenizer.
-    ByteLevel { pre: &'static str },
+    ByteLevel { pre: &'static str, normalization: Normalization },
     /// Plain text with a mark for spaces.
     SentencePiece(Spaces),
 }
@@ -49,7 +52,7 @@ impl<'j> Scheme<'j> {
             Some(true) => RunsOfUnknown::OneToken,
             _ => RunsOfUnknown::EachCharacter,
         };
-        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
+        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, leading: leading(root, warnings)? })
     }
 
     /// Name of this kind in GGUF (`tokenizer.ggml.model`).
@@ -64,8 +67,16 @@ impl<'j> Scheme<'j> {
     /// Name of the pre-tokenizer; empty for SentencePiece-style tokenizers.
     pub fn pre(&self) -> &'static str {
         match self.kind {
-            Kind::ByteLevel { pre } => pre,
+            Kind::ByteLevel { pre, .. } => pre,
             Kind::SentencePiece(_) => "",
+        }
+    }
+
+    /// Normalisation before bytes.
+    pub fn normalization(&self) -> Normalization {
+        match self.kind {
+            Kind::ByteLevel { normalization, .. } => normalization,
+            Kind::SentencePiece(_) => Normalization::None,
         }
     }
 
@@ -115,7 +126,7 @@ fn kind<'j>(step: &Object<'j>) -> Result<&'j str, WeightsError> {
 #[cfg(not(feature = "text"))]
 fn byte_level(_: &Object<'_>, _: &[Object<'_>], _: &[Object<'_>], _: bool) -> Result<Kind, WeightsError> {
     // Only the tokenizer needs the pre-tokenizer, and this build has none.
-    Ok(Kind::ByteLevel { pre: "gpt-2" })
+    Ok(Kind::ByteLevel { pre: "gpt-2", normalization: Normalization::None })
 }
 
 #[cfg(feature = "text")]
@@ -126,11 +137,11 @@ fn byte_level(
     whole: bool,
 ) -> Result<Kind, WeightsError> {
     for step in normalizers {
-        // Keyboards produce composed characters, and GGUF files have no normalisation step.
         if kind(step)? != "NFC" {
             return Err(step.refuse("type", "NFC before bytes", kind(step)?));
         }
     }
+    let normalization = if normalizers.is_empty() { Normalization::None } else { Normalization::Nfc };
     let mut expressions = Vec::new();
     for step in cutters {
         expressions.extend(expression(step)?);
@@ -144,7 +155,7 @@ fn byte_level(
             format!("{}{merged}", expressions.join(" then ")),
         )
     })?;
-    Ok(Kind::ByteLevel { pre })
+    Ok(Kind::ByteLevel { pre, normalization })
 }
 
 /// Regular expression of a pre-tokenisation step; `None` if the step does not split.
@@ -230,10 +241,9 @@ fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsEr
     Ok(())
 }
 
-/// Special token at the start of a text, if any. One at the end is dropped, because an answer continues the
-/// text.
-fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<&'j str>, WeightsError> {
-    let mut first = None;
+/// Special tokens at the start of a text. Those at the end are dropped, because an answer continues the text.
+fn leading<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Vec<&'j str>, WeightsError> {
+    let (mut leading, mut ends_with_special) = (Vec::new(), false);
     for step in flat(root, "post_processor", "processors")? {
         match kind(&step)? {
             // Affects only the offsets of tokens.
@@ -243,18 +253,20 @@ fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<
                 let special = |part: &Object<'j>| part.object("SpecialToken");
                 let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
                 let text = specials.iter().position(Option::is_none).unwrap_or(specials.len());
-                let (before, behind) = specials.split_at(text);
-                if before.len() > 1 {
-                    let found = format!("{} special tokens", before.len());
-                    return Err(step.refuse("single", "at most one special token before the text", found));
+                let (before, after) = specials.split_at(text);
+                if before.len() > LEADING_MAX {
+                    let expected = format!("at most {LEADING_MAX} special tokens before the text");
+                    return Err(step.refuse("single", expected, before.len()));
                 }
-                first = before.iter().flatten().next().map(|token| token.text("id")).transpose()?.flatten();
-                if behind.iter().any(Option::is_some) {
-                    warnings.add("the tokenizer puts a special token behind a text: it is left out");
-                }
+                let names = before.iter().flatten().map(|token| token.text("id"));
+                leading = names.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+                ends_with_special |= after.iter().any(Option::is_some);
             }
             other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
         }
     }
-    Ok(first)
+    if ends_with_special {
+        warnings.add("the tokenizer puts a special token behind a text: it is left out");
+    }
+    Ok(leading)
 }

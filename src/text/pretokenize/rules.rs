@@ -134,7 +134,7 @@ const GPT4O: &str =
 
 /// Cased letters as listed in DeepSeek's tokenizer, without scripts and blocks that are newer than the list.
 const DEEPSEEK_LETTERS: Step = isolate(concat!(
-    r"\s?[[\p{Lu}\p{Ll}\p{Lt}]--[\x{560}\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8a}\x{2d00}-\x{2d2d}\x{a790}-\x{a7fa}",
+    r"\s?[[\p{Lu}\p{Ll}\p{Lt}]--[\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8a}\x{2d00}-\x{2d2d}\x{a790}-\x{a7fa}",
     r"\x{ab30}-\x{ab68}\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{16e7f}\x{1d400}-\x{1d7cb}\x{1df00}-\x{1df2a}]]+"
 ));
 
@@ -293,7 +293,7 @@ pub(super) const RULES: &[Rule] = &[
             isolate(r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+"),
             isolate(r"\s+$"),
             EAST_ASIAN,
-            isolate(r"\p{N}+"),
+            DIGIT,
         ],
         whole_words: WholeWords::Merged,
     },

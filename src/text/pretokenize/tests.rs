@@ -83,7 +83,12 @@ fn rules_differ_where_their_tokenizers_do() {
         ("tekken", "ÉCOLE École", &["ÉCOLE", " École"]),
         ("kimi-k2", "Ab中文cd 1234", &["Ab", "中文", "cd", " ", "123", "4"]),
         ("deepseek-v3", "x(y 1234日本a\n\n b", &["x", "(y", " ", "123", "4", "日本", "a", "\n\n", " b"]),
-        ("deepseek-llm", "He said 12!\n a 日本", &["He", " said", " ", "12", "!", "\n", " a", " ", "日本"]),
+        (
+            "deepseek-llm",
+            "He said 12!\n a 日本",
+            &["He", " said", " ", "1", "2", "!", "\n", " a", " ", "日本"],
+        ),
+        ("deepseek-llm", "a\u{562}", &["a", "\u{562}"]),
         ("deepseek-coder", "a 12.x\n", &["a", " ", "1", "2", ".", "x", "\n"]),
         ("falcon", "a==b 12345 'tis", &["a", "==", "b", " ", "123", "45", " ", "'", "tis"]),
         ("bloom", "a, b  c.", &["a", ",", " b", " ", " c", "."]),
@@ -98,6 +103,79 @@ fn rules_differ_where_their_tokenizers_do() {
         ("chameleon", "a    b!?", &["a", "    ", "b", "!", "?"]),
     ] {
         assert_eq!(words(name, text), expected, "{name}: {text:?}");
+    }
+}
+
+#[cfg(feature = "safetensors")]
+fn name_of(expressions: &[&str]) -> Option<&'static str> {
+    let expressions: Vec<String> = expressions.iter().map(|&expression| expression.to_owned()).collect();
+    PreTokenizer::name_of(&expressions, WholeWords::Merged)
+}
+
+/// Expressions as in `tokenizer.json`, once with escapes and once with the characters themselves.
+#[cfg(feature = "safetensors")]
+#[test]
+fn expressions_are_compared_by_meaning() {
+    let digits = r"\p{N}{1,3}";
+    let plain = concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+    );
+    let escaped =
+        plain.replace('\r', r"\r").replace('\n', r"\n").replace('#', r"\#").replace("A-Za", r"A-Z\x61");
+    let han = ["[一-龥\u{3040}-ゟ゠-ヿ]+", r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+", "[\u{3040}-ヿ一-龥]+"];
+    for han in han {
+        assert_eq!(name_of(&[digits, han, plain]), Some("deepseek-v3"));
+        assert_eq!(name_of(&[digits, han, &escaped]), Some("deepseek-v3"));
+    }
+    // Another class, another order, a step less, another end.
+    assert_eq!(name_of(&[digits, "[一-龦\u{3040}-ヿ]+", plain]), None);
+    assert_eq!(name_of(&[han[0], digits, plain]), None);
+    assert_eq!(name_of(&[digits, han[0]]), None);
+    assert_eq!(name_of(&[digits, han[0], &plain.replace(r"\s+(?!\S)|", "")]), None);
+    assert_eq!(name_of(&[digits, han[0], &plain.replace("\\s*[\r\n]+|", "")]), None);
+    let coder = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\u{d7ff}]+", r"\p{N}"];
+    assert_eq!(name_of(&coder), Some("deepseek-coder"));
+}
+
+/// DeepSeek LLM's list of letters, which the table has as a difference of classes.
+#[cfg(feature = "safetensors")]
+#[test]
+fn a_list_of_letters_is_a_class() {
+    let letters = concat!(
+        "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1f7d}",
+        "ᾀ-ᾴᾶ-ᾼ\u{1fbe}ῂ-ῄῆ-ῌῐ-\u{1fd3}ῖ-\u{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎ",
+        "ꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
+    );
+    let steps = [
+        "[\r\n]",
+        letters,
+        r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-\u{d7ff}]+",
+        r"\p{N}",
+    ];
+    let steps = steps.map(|step| step.replace(r"\u{3000}", "\u{3000}"));
+    assert_eq!(name_of(&steps.each_ref().map(String::as_str)), Some("deepseek-llm"));
+}
+
+/// Every rule is found by its own expressions, and oversized or malformed expressions by none.
+#[cfg(feature = "safetensors")]
+#[test]
+fn expressions_of_a_rule_have_its_name() {
+    for rule in RULES {
+        let with_look_ahead = |step: &Step| match (step.spaces, step.pattern.strip_suffix(r"|\s+")) {
+            (Spaces::LastToWord | Spaces::LastToWordButLineEnds, Some(rest)) => {
+                format!(r"{rest}|\s+(?!\S)|\s+")
+            }
+            _ => step.pattern.to_owned(),
+        };
+        let expressions: Vec<String> = rule.steps.iter().map(with_look_ahead).collect();
+        let found = PreTokenizer::name_of(&expressions, rule.whole_words);
+        assert_eq!(found, rule.names.first().copied(), "{expressions:?}");
+    }
+    for expression in ["(", r"\p{N", r"(?<=a)b", &"a|".repeat(1 << 14)] {
+        assert_eq!(name_of(&[expression]), None);
     }
 }
 

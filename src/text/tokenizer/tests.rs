@@ -2,7 +2,7 @@
 //! `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
-use super::super::parts::Edge;
+use super::super::parts::AddedTokenRule;
 use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
@@ -212,7 +212,7 @@ fn a_piece_written_as_text_does_not_hide_one_in_the_alphabet() {
     assert_eq!(ids, [TokenId(270)], "a user-defined token is found before words are cut");
     let mut found = Ids::new(usize::MAX, None);
     tokenizer.encode_plain("éx", 0..3, &mut found).unwrap();
-    assert_eq!(found.after(None).unwrap(), [TokenId(269), TokenId(121)]);
+    assert_eq!(found.after(&[]).unwrap(), [TokenId(269), TokenId(121)]);
 }
 
 #[test]
@@ -404,7 +404,7 @@ proptest! {
         for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
             let tokenizer = build(&byte_level_parts(pre)).unwrap();
             let ids = tokenizer.encode(&text, Special::Text, AddBos::No).unwrap();
-            prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
+            prop_assert_eq!(tokenizer.decode(&ids), tokenizer.normalization.apply(&text));
         }
     }
 
@@ -425,8 +425,9 @@ proptest! {
 #[test]
 fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
     let (mut parts, rules) = byte_level_parts("smollm");
-    let edge = |takes_left, takes_right, is_word| Edge { takes_left, takes_right, is_word };
-    parts.edges = vec![(TokenId(265), edge(true, true, false)), (TokenId(267), edge(false, false, true))];
+    let rule = |lstrip, rstrip, single_word| AddedTokenRule { lstrip, rstrip, single_word };
+    parts.added_tokens =
+        vec![(TokenId(265), rule(true, true, false)), (TokenId(267), rule(false, false, true))];
     let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
     let found = |text| pieces(&tokenizer, text, Special::Parse).concat();
     assert_eq!(found("1 \n<|end|> \u{3000}\t2"), "1<|end|>2");
@@ -438,6 +439,38 @@ fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
     assert_eq!(tokenizer.encode_within(&spaces, Special::Parse, AddBos::No, 1).unwrap(), [TokenId(265)]);
     let text = "a".repeat(1000);
     assert!(tokenizer.encode_within(&text, Special::Parse, AddBos::No, 10).is_err());
+}
+
+#[test]
+fn qwens_texts_are_normalised_between_tokens() {
+    let text = "e\u{301}<|end|>\u{301}e\u{301}[tool]";
+    let decoded = |pre: &str, normalization| {
+        let (mut parts, rules) = byte_level_parts(pre);
+        parts.normalization = normalization;
+        let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+        tokenizer.decode_with_control(&tokenizer.encode(text, Special::Parse, AddBos::No).unwrap())
+    };
+    let composed = "\u{e9}<|end|>\u{301}\u{e9}[tool]";
+    for pre in ["qwen2", "qwen35"] {
+        assert_eq!(decoded(pre, None), composed, "{pre}");
+        assert_eq!(decoded(pre, Some(Normalization::None)), text, "{pre}");
+    }
+    for pre in ["deepseek-r1-qwen", "llama-bpe", "default"] {
+        assert_eq!(decoded(pre, None), text, "{pre}");
+        assert_eq!(decoded(pre, Some(Normalization::Nfc)), composed, "{pre}");
+    }
+}
+
+/// Composition shortens a text, so its length in bytes is no reason to refuse it.
+#[test]
+fn a_text_that_fits_once_composed_is_taken() {
+    let tokenizer = build(&byte_level_parts("qwen2")).unwrap();
+    let text = "\u{1fbe}\u{308}\u{301}".repeat(40);
+    let ids = tokenizer.encode(&text, Special::Text, AddBos::No).unwrap();
+    assert_eq!(ids.len(), 80);
+    assert!(tokenizer.least_tokens(text.len()) <= 80);
+    assert_eq!(tokenizer.encode_within(&text, Special::Text, AddBos::No, 80).unwrap(), ids);
+    assert!(tokenizer.encode_within(&text, Special::Text, AddBos::No, 79).is_err());
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn is_ready(engine: &Engine) -> bool {
 
 /// Ends the service: what runs may end, for a while.
 pub fn shut_down(engine: &Engine) -> usize {
-    engine.drain(Instant::now() + Duration::from_secs(30)).cut_off
+    engine.drain(Instant::now() + Duration::from_secs(30)).aborted
 }
 
 /// A request that the library refuses, as the service tells it.

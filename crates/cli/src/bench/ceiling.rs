@@ -1,4 +1,4 @@
-//! What a machine can do: the ceilings that measurements are held against.
+//! Limits of the machine (ceilings), for comparison with measurements.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -6,42 +6,42 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use ottava::Device;
-use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, ReadProbe};
+use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, PrefetchHint, ReadProbe};
 use serde_json::{Value, json};
 
 use super::super::Failure;
 use super::super::options::ModelOptions;
 use super::median;
 
-/// Bytes of the buffer that is read: well beyond any cache.
+/// Bytes of the buffer that is read: much larger than any cache.
 const BUFFER_BYTES: usize = 512 << 20;
-/// After so long a pool's threads are asleep.
+/// Idle time after which a pool's threads are asleep.
 const ASLEEP_AFTER: Duration = Duration::from_millis(5);
 
-/// What so many threads reach together, or a GPU.
+/// Limits of a number of threads together, or of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceiling {
     /// 0 for a GPU.
     pub threads: usize,
-    /// Bytes a second, read from memory.
+    /// Bytes read from memory per second.
     pub bandwidth: Option<f64>,
-    /// Multiply-adds a second.
+    /// Multiply-adds per second.
     pub peaks: Option<Peaks>,
 }
 
-/// Measures the read bandwidth whenever it is asked, and remembers.
+/// Measures the read bandwidth on each call, and keeps the results.
 pub struct Meter {
     /// 0 for a GPU.
     threads: usize,
     cpu: Option<Cpu>,
-    /// None where there is no room for it.
+    /// `None` if there is no memory for it.
     probe: Option<ReadProbe>,
-    /// Bytes a second; of a GPU one.
+    /// Measurements in bytes per second; one for a GPU.
     found: RefCell<Vec<f64>>,
 }
 
 impl Meter {
-    /// For so many threads of the CPU; for a GPU if there are none.
+    /// A meter for `threads` threads of the CPU; for a GPU if `threads` is 0.
     pub fn new(threads: usize, model: &ModelOptions) -> Result<Meter, Failure> {
         let Some(count) = NonZeroUsize::new(threads) else {
             let found = RefCell::new(of_gpu(model.device).into_iter().collect());
@@ -51,20 +51,25 @@ impl Meter {
         Ok(Meter { threads, cpu: Some(cpu), probe, found: RefCell::default() })
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of the buffer that is read.
     pub fn bytes(&self) -> u64 {
         self.probe.as_ref().map_or(0, |probe| probe.bytes() as u64)
     }
 
-    /// Whether it finds the same whenever it is asked.
+    /// Whether all calls return the same bandwidth: a GPU's is measured once.
     pub fn is_steady(&self) -> bool {
         self.cpu.is_none()
     }
 
-    /// Bytes a second, now.
+    /// Hint of the CPU's weight prefetches; `None` for a GPU.
+    pub fn prefetch(&self) -> Option<PrefetchHint> {
+        self.cpu.as_ref().map(Cpu::prefetch)
+    }
+
+    /// Bytes per second, measured now; the one measurement for a GPU.
     pub fn bandwidth(&self) -> Option<f64> {
         let (Some(cpu), Some(probe)) = (&self.cpu, &self.probe) else { return self.known() };
-        // The engine's threads and these are awake for a while after their work.
+        // The threads of the engine and of the meter stay awake for a while after their work.
         std::thread::sleep(ASLEEP_AFTER);
         let bandwidth = cpu.read_bandwidth(probe);
         std::thread::sleep(ASLEEP_AFTER);
@@ -72,7 +77,7 @@ impl Meter {
         Some(bandwidth)
     }
 
-    /// The median of what was found, or what it is now.
+    /// The median of the measurements so far, or a first measurement.
     pub fn ceiling(&self) -> Ceiling {
         let bandwidth = self.known().or_else(|| self.bandwidth());
         Ceiling { threads: self.threads, bandwidth, peaks: None }
@@ -82,7 +87,8 @@ impl Meter {
         median(self.found.borrow().clone())
     }
 
-    /// Measures the cores as well, and all of them, and the powers of two below; of a GPU what is known.
+    /// Measures bandwidth and peaks for all cores, the powers of two below, and the threads in use. For a GPU
+    /// only the known bandwidth.
     pub fn all(&self, model: &ModelOptions) -> Result<Vec<Ceiling>, Failure> {
         if self.threads == 0 {
             return Ok(vec![self.ceiling()]);
@@ -113,7 +119,7 @@ fn cpu(threads: Option<NonZeroUsize>, model: &ModelOptions) -> Result<Cpu, Failu
     Cpu::new(&options).map_err(|error| Failure::from(ottava::Error::from(error)))
 }
 
-/// Bytes a second that a GPU reads from its memory, where there is one with room to measure.
+/// Bytes per second that a GPU reads from its memory; `None` without a GPU or memory for the measurement.
 fn of_gpu(device: Device) -> Option<f64> {
     #[cfg(feature = "cuda")]
     {
@@ -129,7 +135,7 @@ fn of_gpu(device: Device) -> Option<f64> {
     }
 }
 
-/// The powers of two below `cores`, `cores` itself, and what is used.
+/// The powers of two below `cores`, `cores` itself, and `used`.
 fn counts(cores: usize, used: usize) -> BTreeSet<usize> {
     let powers = std::iter::successors(Some(1), |count| Some(2 * count)).take_while(|&count| count < cores);
     powers.chain([cores, used]).collect()

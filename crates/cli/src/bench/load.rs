@@ -1,5 +1,5 @@
-//! The requests that `ottava bench` measures with: pseudo-random tokens, one request or several at once,
-//! from an empty cache or behind a past that is in it already.
+//! Requests of `ottava bench`: pseudo-random tokens, in one request or several concurrent ones, from an empty
+//! cache or after a cached past.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -9,26 +9,26 @@ use ottava::{Engine, Request, TokenId};
 use super::super::Failure;
 use super::super::run::answer;
 
-/// What a request's prompt is made of.
+/// The parts of a request's prompt.
 #[derive(Clone, Copy)]
 pub struct Prompt {
-    /// Tokens that the cache has, once a first request has computed them.
+    /// Past: tokens in the cache, once a first request has computed them.
     pub depth: usize,
-    /// Tokens that it does not have.
+    /// Tokens not in the cache.
     pub fresh: usize,
 }
 
 /// Sends requests to an engine.
 pub struct Load<'e> {
     engine: &'e Engine,
-    /// What sets fresh tokens apart from those of the requests before.
+    /// Number of prefill requests: a salt, so that each request's fresh tokens differ from earlier ones.
     sent: Cell<usize>,
 }
 
-/// One request's tokens as they came to its reader.
+/// Arrival times of one request's tokens at its reader.
 struct Arrivals {
     tokens: Vec<Instant>,
-    /// By the engine's own clock.
+    /// Decode speed by the engine's clock.
     tokens_per_s: f64,
 }
 
@@ -37,7 +37,7 @@ impl<'e> Load<'e> {
         Load { engine, sent: Cell::new(0) }
     }
 
-    /// Prompt tokens a second of one request.
+    /// Prompt tokens per second of one request.
     pub fn prefill(&self, prompt: Prompt) -> Result<f64, Failure> {
         self.sent.set(self.sent.get() + 1);
         let request = request(self.engine, prompt, [0, self.sent.get()], 1);
@@ -46,8 +46,8 @@ impl<'e> Load<'e> {
         Ok(answer.timings.prefill_tokens_per_s)
     }
 
-    /// Generated tokens a second of so many requests at once, each of `generate` tokens after its first,
-    /// behind a past of `depth` tokens.
+    /// Generated tokens per second of `requests` concurrent requests. Each has a past of `depth` tokens, and
+    /// generates `generate` tokens after its first one.
     pub fn decode(&self, depth: usize, generate: usize, requests: usize) -> Result<f64, Failure> {
         let prompt = Prompt { depth, fresh: usize::from(depth == 0) };
         let engine = self.engine;
@@ -67,11 +67,11 @@ impl<'e> Load<'e> {
             };
             readers.into_iter().map(join).collect::<Result<Vec<Arrivals>, Failure>>()
         })?;
-        // A reader may be late; the engine's clock is not, but knows of one request only.
+        // The engine's clock is exact but covers a single request; a reader may be late.
         Ok(if let [alone] = &*arrivals { alone.tokens_per_s } else { together(&arrivals, began) })
     }
 
-    /// Computes the pasts of so many requests, one after the other.
+    /// Computes the pasts of `requests` requests, one after another.
     pub fn fill(&self, depth: usize, requests: usize) -> Result<(), Failure> {
         for lane in 0..requests {
             let request = request(self.engine, Prompt { depth, fresh: 0 }, [lane, 0], 0);
@@ -81,8 +81,8 @@ impl<'e> Load<'e> {
     }
 }
 
-/// A request of pseudo-random tokens that runs to its full length: its first token comes from the prompt's
-/// own step, `generate` more are decoded. The past is the lane's own, what comes behind it the salt's.
+/// A request of pseudo-random tokens that runs to its full length: the first token comes from the prefill
+/// step, `generate` more are decoded. The past depends on the lane, the fresh tokens on the salt.
 fn request(engine: &Engine, prompt: Prompt, [lane, salt]: [usize; 2], generate: usize) -> Request {
     let vocab = engine.vocab().len() as u64;
     // Knuth's multiplicative hash spreads the ids over the vocabulary.
@@ -100,13 +100,13 @@ fn once(engine: &Engine, prompt: Prompt, lane: usize, generate: usize) -> Result
         Ok(())
     })?;
     check_cached(prompt, answer.usage.cached_tokens)?;
-    // The rest of the text came with the end of the answer, not with a token.
+    // The rest of the text comes with the end of the answer, not with a token.
     tokens.truncate(answer.ids.len());
     Ok(Arrivals { tokens, tokens_per_s: answer.timings.decode_tokens_per_s })
 }
 
-/// A past that has to be computed again would be measured too. Its last page, and the token before the
-/// first new one, always are.
+/// Fails if a past is not in the cache, since computing it again would be measured too. Its last page, and
+/// the token before the first new one, are always computed.
 fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
     let kept = prompt.depth.saturating_sub(2 * ottava::ir::PAGE_TOKENS);
     if cached < kept {
@@ -115,7 +115,7 @@ fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
             prompt.depth
         )));
     }
-    // Prompts that repeat each other would be found in the cache, too.
+    // Repeated prompts would be found in the cache, too.
     if cached > prompt.depth {
         let depth = prompt.depth;
         return Err(Failure::Failed(format!("{cached} tokens came from the cache, of a past of {depth}")));
@@ -123,8 +123,8 @@ fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tokens a second while all requests decode: after the last first token, up to the first last one. Where
-/// that is less than half of the tokens, all tokens over the whole time.
+/// Tokens per second while all requests decode: after the latest first token, up to the earliest last one.
+/// If that is less than half of the tokens, all tokens over the whole time.
 fn together(requests: &[Arrivals], began: Instant) -> f64 {
     let ends = |pick: fn(&[Instant]) -> Option<&Instant>| {
         requests.iter().filter_map(move |request| pick(&request.tokens))

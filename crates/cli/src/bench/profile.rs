@@ -1,5 +1,5 @@
-//! A profile held against the machine: for each kind of operation its time, its work, and the floor, the
-//! least time in which memory and cores could do that work (Williams et al. 2009, "Roofline").
+//! A profile compared with the machine's limits: the time and work of each kind of operation, and its
+//! floor, the minimum time in which memory and cores could do that work (Williams et al. 2009, "Roofline").
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ const LEGEND: &str = "\nfloor: the larger of what the memory needs for the bytes
                       a step, each multiply-add once, in however many terms it is computed. host: what the \
                       engine does between operations.";
 
-/// A line of a profile; times in seconds and amounts are those of a token.
+/// A row of a profile; times (in seconds) and amounts are per token.
 #[derive(Debug, PartialEq)]
 struct Row {
     name: &'static str,
     time: f64,
-    /// Of all time, 0 to 1.
+    /// Share of the total time, 0 to 1.
     share: f64,
     bytes: f64,
     macs: f64,
-    /// Least time for the bytes, and for the multiply-adds, where there are any and the ceiling is known.
+    /// Minimum time for the bytes, and for the multiply-adds; `None` without any or without a known ceiling.
     memory: Option<f64>,
     cores: Option<f64>,
 }
@@ -38,18 +38,18 @@ impl Row {
         [self.memory, self.cores].into_iter().flatten().reduce(f64::max)
     }
 
-    /// What part of the row's own time so much is, in per cent.
+    /// `least` in per cent of the row's time.
     fn percent(&self, least: Option<f64>) -> Option<f64> {
         least.filter(|_| self.time > 0.0).map(|least| 100.0 * least / self.time)
     }
 
-    /// So much a second; nothing of nothing.
+    /// `amount` per second; `None` if it or the time is 0.
     fn rate(&self, amount: f64) -> Option<f64> {
         (amount > 0.0 && self.time > 0.0).then(|| amount / self.time)
     }
 }
 
-/// The kinds of operations, the host, and all together; nothing without tokens.
+/// Rows for the kinds of operations, the host, and the total; none without tokens.
 fn rows(steps: &StepProfile, ceiling: &Ceiling) -> Vec<Row> {
     if steps.tokens == 0 {
         return Vec::new();
@@ -90,9 +90,12 @@ pub fn print(machine: &Machine, results: &[Measurement]) -> Result<(), Failure> 
         let (bandwidth, int8, f32) = (giga(ceiling.bandwidth), giga(int8), giga(f32));
         output::print_line(format_args!("| {} | {bandwidth} | {int8} | {f32} |", ceiling.threads))?;
     }
+    if let Some(hint) = machine.prefetch {
+        output::print_line(format_args!("weight prefetch of one token: {hint}"))?;
+    }
     for result in results {
         let Some(steps) = &result.profile else { continue };
-        output::print_line(format_args!("\n| {} | {HEAD}", result.test))?;
+        output::print_line(format_args!("\n| {} | {HEAD}", result.test.name))?;
         for row in rows(steps, &machine.ceiling) {
             print_row(&row)?;
         }
@@ -123,12 +126,12 @@ fn print_row(row: &Row) -> Result<(), Failure> {
     ))
 }
 
-/// A number as a cell of a table; what is not known is a dash.
+/// A number as a cell of a table; a dash if unknown.
 fn cell(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
 
-/// The same as JSON.
+/// The profile as JSON.
 pub fn as_json(steps: &StepProfile, ceiling: &Ceiling) -> Value {
     let row = |row: Row| {
         json!({

@@ -1,4 +1,4 @@
-//! What `ottava bench` prints.
+//! Output of `ottava bench`, as a table or JSON.
 
 use ottava::Engine;
 use ottava::backend::NoHealth;
@@ -10,7 +10,7 @@ use super::super::{Failure, health, output};
 use super::ceiling::Ceiling;
 use super::{Machine, Measurement, profile};
 
-/// Prints a Markdown table, and what it is read against.
+/// Prints a Markdown table, then the machine's limits and state.
 pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(info.file_bytes).to_string();
@@ -31,7 +31,7 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
             info.parameters as f64 / 1e6,
             in_line(&info.device_name),
             info.threads,
-            result.test,
+            result.test.name,
             result.tokens_per_s,
             result.spread,
             result.bandwidth_percent.map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
@@ -50,6 +50,9 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
         Ok(_) | Err(NoHealth::Cpu) => {}
         Err(why) => output::print_line(format_args!("the GPU's health is not known: {why}"))?,
     }
+    for warning in &machine.warnings {
+        output::print_line(format_args!("warning: {warning}"))?;
+    }
     profile::print(machine, results)
 }
 
@@ -60,7 +63,7 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         .iter()
         .map(|result| {
             json!({
-                "test": result.test,
+                "test": result.test.name,
                 "tokens_per_s": result.tokens_per_s,
                 "spread": result.spread,
                 "bandwidth_percent": result.bandwidth_percent,
@@ -83,8 +86,10 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         "load_s": info.load_seconds,
         "peak_memory_bytes": machine.peak_bytes,
         "read_bandwidth_bytes_per_s": machine.ceiling.bandwidth,
+        "prefetch": machine.prefetch.map(|hint| hint.to_string()),
         "ceilings": machine.ceilings.iter().map(Ceiling::as_json).collect::<Vec<_>>(),
         "device_health": health::as_json(&machine.health),
+        "warnings": machine.warnings,
         "results": results,
     }))
 }

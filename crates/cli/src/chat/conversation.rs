@@ -41,8 +41,8 @@ impl Conversation {
 
     /// The conversation plus `new`: a user's line or the results of tool calls. The oldest turns are dropped
     /// until the prompt and an answer fit in `room` tokens; the answer is counted as `answer_max` tokens, at
-    /// most a quarter of `room`. The last turn is kept if its prompt alone fits. `encode` makes a prompt and its
-    /// number of tokens.
+    /// most a quarter of `room`. The last turn is kept if its prompt alone fits. `encode` makes a prompt and
+    /// its number of tokens.
     pub fn fit<P>(
         &self,
         new: Vec<Message>,

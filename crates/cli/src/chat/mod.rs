@@ -32,15 +32,16 @@ const HELP: &str = "\
 /system TEXT   set the system message and start over; without TEXT there is none
 /save FILE     write the conversation as JSON
 /exit          leave (as does Ctrl-D)
-Where tools are called, the next lines are their results, empty ones too, but for these commands. Ctrl-C stops an answer; a second one leaves. Where the context is full the oldest turns are forgotten, with a note.";
+After tool calls, the next lines are the results, one per call; empty lines are results, too, commands are not.
+Ctrl-C stops an answer; a second Ctrl-C during the stop ends the program.
+When the context is full, the oldest turns are dropped, with a note.";
 
 /// Arguments of `chat`.
 #[derive(Args)]
 #[command(after_help = "\
-Lines come from the terminal or from standard input, each at most 16 MiB of UTF-8; one that cannot be used is
-told and the next one answered, and through a pipe the exit code is 1. When the context (-c) is full the oldest
-turns are forgotten, with a note. With --tools, an answer may call them; the next lines are the results, one for
-each call.")]
+Input lines come from the terminal or standard input, UTF-8 of at most 16 MiB each. A line that fails prints an
+error, and the conversation goes on; through a pipe the exit code is then 1. When the context (-c) is full, the
+oldest turns are dropped, with a note. With --tools, the lines after a tool call are its results, one per call.")]
 pub struct Chat {
     /// System message
     #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]

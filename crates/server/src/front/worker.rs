@@ -1,4 +1,4 @@
-//! One model's process: started when it is wanted, watched, started again when it ends.
+//! A model's process: started on demand, watched, and restarted after its end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,54 +8,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Model;
+use super::probe::{get, unready};
 use crate::ServeError;
-use crate::app::now;
-use crate::guard::Phase;
+use crate::http::auth::Phase;
+use crate::ids::now;
 
-/// How often a process is looked at, and how far apart starts are.
+/// Interval of health checks, and shortest time between two starts.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it may take to say that it lives, and how often in a row it may fail to.
+/// Timeout of a health check, and failed checks in a row that are tolerated.
 const ANSWER: Duration = Duration::from_secs(5);
 const SILENCES_MAX: usize = 3;
-/// Within this time, ends are counted.
+/// Period in which ends are counted.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How long a process may take to end in order. It has nothing at work.
+/// Longest time for an idle process to exit after its input is closed.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long a request waits for its model.
+/// Longest wait of a request for its model to load.
 const LOAD_MAX: Duration = Duration::from_secs(600);
-/// How long a process that has broken a connection may take to end.
+/// Longest wait for the end of a process that has broken a connection.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Why a request does not wait for its model.
+/// Error text once the server is stopping.
 const STOPPING: &str = "the server is stopping";
 
-/// Where a model's process is.
+/// State of a model's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// There is none, or it loads.
+    /// No process, or one that is loading.
     Down,
-    /// It answers there.
+    /// Ready at an address, in the given run.
     Up { address: SocketAddr, run: u64 },
-    /// It ended too often.
+    /// Ended too often.
     GivenUp(String),
 }
 
-/// How a process's life ended.
+/// Reason of a process's end.
 enum End {
-    /// It was asked to.
+    /// The front's end.
     Stopped,
-    /// It had nothing to do.
+    /// No request for the idle time.
     Idle,
     Died(String),
 }
 
-/// A model with its process.
+/// A model and its process.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) names: Vec<String>,
@@ -68,11 +68,11 @@ pub(super) struct Worker {
     called: Notify,
     at_work: AtomicUsize,
     last_used: Mutex<Instant>,
-    /// Processes that ended without being asked to.
+    /// Unrequested ends of the process.
     deaths: AtomicU64,
-    /// When the model was "created", as its process says it of itself.
+    /// Unix time of the model's "creation" in the model list.
     created: u64,
-    /// What a process has said of its model.
+    /// The model's entry in the process's `/v1/models`.
     about: Mutex<Value>,
 }
 
@@ -114,12 +114,12 @@ impl Worker {
         self.status.borrow().clone()
     }
 
-    /// Processes that ended without being asked to.
+    /// Unrequested ends of the process.
     pub(super) fn deaths(&self) -> u64 {
         self.deaths.load(Ordering::Relaxed)
     }
 
-    /// The model as `/v1/models` has it: what its process has said, as far as there was one.
+    /// The model's entry in `/v1/models`: its process's own, once there was one, with the front's fields.
     pub(super) fn to_json(&self, name: &str) -> Value {
         let mut model = self.about.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let own = json!({
@@ -133,16 +133,16 @@ impl Worker {
         model
     }
 
-    /// A request begins.
+    /// Registers a request at work.
     pub(super) fn begin(self: &Arc<Worker>) -> AtWork {
         self.at_work.fetch_add(1, Ordering::AcqRel);
         AtWork(Arc::clone(self))
     }
 
-    /// Where the process answers now, for what does not wait for it.
+    /// Address of the running process, without waiting for one.
     ///
     /// # Errors
-    /// There is none.
+    /// The model is not loaded, or given up.
     pub(super) fn now(&self) -> Result<(SocketAddr, u64), String> {
         match self.status() {
             Status::Up { address, run } => Ok((address, run)),
@@ -151,11 +151,11 @@ impl Worker {
         }
     }
 
-    /// Where the process answers; [`Worker::begin`] has said that it is needed. `broken` is a run that has failed:
-    /// another is waited for, unless it turns out to live.
+    /// Address of the process, once it is loaded; [`Worker::begin`] has registered the demand. After a
+    /// failure in run `broken` it waits for another run, unless that run turns out to live.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no process.
     pub(super) async fn up(&self, broken: Option<u64>) -> Result<(SocketAddr, u64), String> {
         let mut status = self.status.subscribe();
         self.called.notify_one();
@@ -175,8 +175,8 @@ impl Worker {
         }
     }
 
-    /// Keeps the process alive until `stop` says that all ends. From when the front drains, a process that ends is not
-    /// started again: the reason to stop may have ended it, too.
+    /// Keeps the process alive until `stop` is [`Phase::Ending`]. In [`Phase::Draining`] an ended process is
+    /// not restarted: the same signal may have ended it.
     ///
     /// # Errors
     /// [`ServeError::Restarts`] for a pinned model that is given up.
@@ -186,7 +186,7 @@ impl Worker {
         note: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Result<(), ServeError> {
         self.keep(&mut stop, &*note).await?;
-        // There will be no other process: nobody waits for one.
+        // No other process will start, so requests must not wait for one.
         self.status.send_replace(Status::GivenUp(STOPPING.into()));
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Worker {
                 End::Died(reason) => reason,
             };
             let stopping = *stop.borrow() >= Phase::Draining;
-            // Nobody misses one that ends with its front.
+            // An idle process that ends with its front is no event.
             if !stopping || self.is_at_work() {
                 note(&format!("the engine of {} ended: {reason}", self.name()));
             }
@@ -246,8 +246,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ready when the process should run: always, or while a request is at work. A call from before it was
-    /// unloaded is no reason.
+    /// Ready when the process should run: always if pinned, otherwise while a request is at work.
+    /// Notifications from before an unload do not count.
     async fn wanted(&self) {
         while !self.pinned && !self.is_at_work() {
             self.called.notified().await;
@@ -265,8 +265,8 @@ impl Worker {
             () = reached(stop, Phase::Ending) => None,
         };
         let Some(address) = address else {
-            // While it loads it does not read its input; nor may it end because it says no more. One that has ended
-            // keeps its status.
+            // A loading process does not read its input, and a closed output does not mean that it has ended.
+            // One that has ended keeps its exit status.
             let _ = child.start_kill();
             let status = child.wait().await;
             return if *stop.borrow() == Phase::Ending { End::Stopped } else { End::Died(ended(status)) };
@@ -289,7 +289,7 @@ impl Worker {
                     silences = 0;
                     continue;
                 }
-                // It says itself that it cannot go on.
+                // It reports a fatal state itself.
                 Ok(Ok(Some(reason))) => reason,
                 _ if silences < SILENCES_MAX => {
                     silences += 1;
@@ -302,18 +302,18 @@ impl Worker {
         }
     }
 
-    /// Ends a process at once. From now on requests wait for the next one: this one takes seconds to go where it has much
-    /// memory, or a device.
+    /// Kills the process. The status changes first, so that requests wait for the next process: with much
+    /// memory, or a device, this one takes seconds to go.
     async fn kill(&self, child: &mut Child) {
         self.status.send_replace(Status::Down);
-        // What is killed has ended.
+        // An error means that it has ended.
         let _ = child.kill().await;
     }
 
-    /// Keeps what the process says of its model.
+    /// Stores the process's entry in `/v1/models`.
     async fn learn(&self, address: SocketAddr) {
         let key = self.keys.lines().next().unwrap_or_default();
-        // Without it the list says less.
+        // On failure the model list has fewer fields.
         let Ok(Ok((_, mut list))) = timeout(ANSWER, get(address, "/v1/models", key)).await else { return };
         if let Some(model @ Value::Object(_)) = list["data"].get_mut(0) {
             *self.about.lock().unwrap_or_else(PoisonError::into_inner) = model.take();
@@ -325,7 +325,8 @@ impl Worker {
         let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
         let mut command = Command::new(program);
         command.args(arguments).env("OTTAVA_API_KEY", &self.keys).kill_on_drop(true);
-        // A terminal's signals go to a process group: the front, which gets them, decides when the process ends.
+        // Terminal signals reach the whole process group. In a group of its own, the process ends when the
+        // front decides.
         #[cfg(unix)]
         command.process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -334,7 +335,7 @@ impl Worker {
         Ok((child, stdin, BufReader::new(stdout).lines()))
     }
 
-    /// Ends a process in order: by the end of its input.
+    /// Ends a process by closing its standard input.
     async fn end(&self, mut child: Child, stdin: ChildStdin, end: End) -> End {
         drop(stdin);
         if timeout(LAST_WORDS, child.wait()).await.is_err() {
@@ -354,13 +355,13 @@ impl Worker {
     }
 }
 
-/// Ready when the front is that far.
+/// Ready when the front has reached a phase.
 async fn reached(stop: &mut watch::Receiver<Phase>, phase: Phase) {
     // Without a sender the front has gone.
     let _ = stop.wait_for(|now| *now >= phase).await;
 }
 
-/// The address on the first line that has one; none if the process ends without.
+/// The first address in the output; `None` if the output ends without one.
 async fn address(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<SocketAddr> {
     while let Ok(Some(line)) = lines.next_line().await {
         if let Some(address) = line.strip_prefix("http://").and_then(|address| address.parse().ok()) {
@@ -374,35 +375,11 @@ fn ended(status: std::io::Result<ExitStatus>) -> String {
     status.map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
-/// Why a process says that it cannot answer, and will not again: its engine is dead, or a step hangs.
-async fn unready(address: SocketAddr) -> std::io::Result<Option<String>> {
-    match get(address, "/ready", "").await? {
-        (true, _) => Ok(None),
-        (false, body) => match body["reason"].as_str() {
-            Some(reason) => Ok(Some(reason.to_owned())),
-            None => Err(std::io::ErrorKind::InvalidData.into()),
-        },
-    }
-}
-
-/// Whether a process answers a path with 200, and the JSON of its answer.
-async fn get(address: SocketAddr, path: &str, key: &str) -> std::io::Result<(bool, Value)> {
-    let mut stream = TcpStream::connect(address).await?;
-    let head =
-        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(1 << 16).read_to_end(&mut answer).await?;
-    let answer = String::from_utf8_lossy(&answer);
-    let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
-    Ok((answer.starts_with("HTTP/1.1 200"), body.unwrap_or_default()))
-}
-
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
 
-    /// It takes seconds to go where it has much memory, or a device.
+    /// A process takes seconds to go if it has much memory, or a device.
     #[tokio::test]
     async fn requests_do_not_wait_for_a_process_that_is_killed() {
         let command = ["/bin/sh", "-c", "exec sleep 600"].map(Into::into).into();
@@ -413,7 +390,7 @@ mod tests {
         tokio::select! {
             biased;
             () = worker.kill(&mut child) => {}
-            // It has begun, no more.
+            // The kill has begun and not finished.
             () = std::future::ready(()) => {}
         }
         assert_eq!(worker.status(), Status::Down);

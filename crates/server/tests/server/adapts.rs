@@ -1,5 +1,5 @@
-//! What clients write and templates insist on, brought together: ids of calls, roles in turn, thoughts that are not to
-//! be, and what other servers' conversations have.
+//! Conversations that a template refuses in their original form: ids of calls, alternating roles, reasoning
+//! turned off, and items of other servers.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::Running;
 use super::client::{Answer, post};
 
 const CHAT: &str = "/v1/chat/completions";
-/// As the templates of Mistral's models: ids of nine characters, and roles in turn.
+/// A template like Mistral's: ids of nine characters, strictly alternating roles.
 const STRICT: &str = "{% set ns = namespace(last='') %}{{ tools | tojson if tools }}{% for m in messages %}\
     {% if m.role == 'user' and ns.last not in ['', 'assistant'] %}{{ raise_exception('roles must alternate') }}{% endif %}\
     {% set ns.last = m.role %}<|im_start|>{{ m.role }} {{ m.content }}\
@@ -15,7 +15,7 @@ const STRICT: &str = "{% set ns = namespace(last='') %}{{ tools | tojson if tool
     ({{ call.id }}){% endfor %}\
     {% if m.tool_call_id %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine characters') }}{% endif %}\
     ({{ m.tool_call_id }}){% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
-/// As Qwen3's, told not to think.
+/// A template like Qwen3's with reasoning turned off.
 const NO_THOUGHTS: &str = "{{ tools | tojson if tools }}{% if false %}<tool_call></tool_call>{% endif %}\
     {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     <|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}";
@@ -52,8 +52,8 @@ fn ids_of_other_servers_calls_are_shortened_where_the_template_insists() {
     );
 }
 
-/// "consecutive user or assistant turns in your request will be combined into a single turn", says Anthropic's
-/// document; the chat API's messages are the template's own.
+/// Anthropic's documentation: "consecutive user or assistant turns in your request will be combined into a
+/// single turn". The chat API's messages go to the template as they are.
 #[test]
 fn turns_of_a_user_are_joined_where_the_template_insists() {
     let server = Running::with_template(STRICT, &[]);

@@ -1,4 +1,4 @@
-//! What comes back: streamed and whole, with log-probabilities, several choices, echoes.
+//! Answers, streamed and whole: log-probabilities, several choices, echoes.
 
 use serde_json::{Value, json};
 
@@ -142,7 +142,7 @@ fn an_echo_has_the_prompt_and_its_log_probabilities() {
     assert!(
         lists["token_logprobs"][0].is_null() && lists["token_logprobs"][1].as_f64().is_some_and(|n| n <= 0.0)
     );
-    // Scored alone, the prompt's tokens are as likely.
+    // Scored without generation, the prompt has equal log-probabilities.
     let mut alone = body.clone();
     alone["max_tokens"] = 0.into();
     let scored = post(server.address, COMPLETIONS, &alone).json()["choices"][0]["logprobs"].clone();
@@ -152,12 +152,12 @@ fn an_echo_has_the_prompt_and_its_log_probabilities() {
         scored["token_logprobs"].as_array().expect("a list")[..],
         lists["token_logprobs"].as_array().expect("a list")[..prompt]
     );
-    // A stream of no token has the prompt, too.
+    // A stream without generated tokens has the prompt, too.
     alone["stream"] = true.into();
     let (events, done) = post(server.address, COMPLETIONS, &alone).events();
     assert!(done && events[0]["choices"][0]["logprobs"] == scored, "{events:?}");
     assert_eq!(events[1]["choices"][0]["finish_reason"], "length");
-    // What greedy decoding chose is the best of each place.
+    // Greedy decoding chose the likeliest token of each position.
     for at in prompt..count {
         let best =
             lists["top_logprobs"][at].as_object().expect("the best").values().filter_map(Value::as_f64);

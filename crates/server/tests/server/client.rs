@@ -1,4 +1,4 @@
-//! A client that is nothing but a socket: it sends what no library would.
+//! A client on a bare socket, which can send bytes that no HTTP library sends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("JSON, found {self:?}"))
     }
 
-    /// The objects of a stream, and whether it ended as a stream does.
+    /// The objects of a stream, and whether it ended with `[DONE]`.
     pub fn events(&self) -> (Vec<Value>, bool) {
         let data: Vec<&str> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         let done = data.last() == Some(&"[DONE]");
@@ -33,7 +33,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// The objects of a stream whose events have names, which are the objects' types.
+    /// The objects of a stream with named events, where each name is the object's type.
     pub fn named_events(&self) -> Vec<Value> {
         let event = |text: &str| {
             let (name, data) = text.split_once('\n').expect("two lines");
@@ -47,16 +47,16 @@ impl Answer {
     }
 }
 
-/// Sends bytes, and reads the response to its end.
+/// Sends bytes, and reads the whole response.
 pub fn raw(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).expect("connects");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
-    // A server that has seen enough reads no more.
+    // The server may stop reading before the request's end.
     let _ = stream.write_all(request);
     read(stream)
 }
 
-/// The response on a socket whose request has been sent.
+/// Reads the response to a request already sent on the socket.
 pub fn read(stream: TcpStream) -> Answer {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -72,7 +72,7 @@ pub fn read(stream: TcpStream) -> Answer {
         }
     }
     let mut body = Vec::new();
-    // What was cut off is what a client has.
+    // A truncated body is the result, too.
     let _ = reader.read_to_end(&mut body);
     let mut answer = Answer { status, headers, body: String::new() };
     let chunked = answer.header("transfer-encoding") == Some("chunked");
@@ -111,7 +111,7 @@ pub fn get(address: SocketAddr, path: &str) -> Answer {
     raw(address, &request("GET", path, &[], ""))
 }
 
-/// The base object with these fields in place of its own.
+/// The base object with some fields replaced.
 pub fn with(mut base: Value, more: Value) -> Value {
     let Value::Object(more) = more else { panic!("an object") };
     more.into_iter().for_each(|(name, value)| base[name] = value);

@@ -1,4 +1,4 @@
-//! Prompts without a template: echoes, log-probabilities in lists, and more choices than the queue has places.
+//! Prompts without a template: echoes, log-probabilities in lists, more choices than places in the queue.
 
 use std::collections::HashSet;
 
@@ -35,8 +35,8 @@ fn joined(server: &Running, body: &Value) -> Value {
     LISTS.into_iter().map(|name| (name.to_owned(), parts(name))).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// Holds each offset against the text: it has the token there, unless that is a part of a character. Returns how many
-/// are such parts.
+/// Checks each offset against the text: the token is there, unless it is part of a character. Returns the
+/// number of such parts.
 fn check_offsets(choice: &Value, hidden: &[&str]) -> usize {
     let text: Vec<char> = choice["text"].as_str().expect("a text").chars().collect();
     let (mut last, mut parts) = (0, 0);
@@ -54,7 +54,7 @@ fn check_offsets(choice: &Value, hidden: &[&str]) -> usize {
     parts
 }
 
-/// As lm-eval's `local-completions` reads it: the last entry is the generated token's.
+/// In the form that lm-eval's `local-completions` reads: the last entry is the generated token's.
 #[test]
 fn the_token_that_ends_the_turn_is_listed() {
     let server = Running::with(|_| {});
@@ -74,7 +74,7 @@ fn the_token_that_ends_the_turn_is_listed() {
     assert_eq!(of_last("top_logprobs")["<|im_end|>"], *of_last("token_logprobs"));
     assert_eq!(*of_last("text_offset"), 5);
     assert_eq!(joined(&server, &body), choice["logprobs"]);
-    // It counts no more than before; where it is ignored, it is a token like others.
+    // Usage does not count it; with `ignore_eos` it is an ordinary token.
     assert_eq!(whole["usage"]["completion_tokens"], 0);
     let ignored = complete(&server, &with(body, json!({"ignore_eos": true})));
     assert_eq!(ignored["usage"]["completion_tokens"], 1);
@@ -132,7 +132,7 @@ fn an_echo_is_the_prompt_as_it_was_sent() {
     assert_eq!(complete(&server, &body)["choices"][0]["text"], half.as_str());
 }
 
-/// A SentencePiece tokenizer puts a BOS and a space before a text, and knows some characters by their bytes only.
+/// A SentencePiece tokenizer adds a BOS and a space, and has only byte tokens for some characters.
 #[test]
 fn what_a_tokenizer_adds_is_not_echoed() {
     let model = tiny::gemma3().expect("a model");

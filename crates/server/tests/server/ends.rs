@@ -1,4 +1,4 @@
-//! Readers that go, limits of time, overload, and the server's own end.
+//! Gone readers, timeouts, overload, and the server's own end.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,8 +26,7 @@ pub fn begun(server: &Running) -> TcpStream {
     stream
 }
 
-/// An answer that takes twenty milliseconds for each of its tokens, however fast the machine is. What comes behind it
-/// waits, if it has the only seat.
+/// An answer with 20 ms for each token, on any machine. Later requests wait if there is one sequence slot.
 pub fn slow_answer(server: &Running, tokens: usize) -> Generation {
     let slowly = |_: &[TokenId], allowed: &mut TokenSet| {
         std::thread::sleep(Duration::from_millis(20));
@@ -37,7 +36,7 @@ pub fn slow_answer(server: &Running, tokens: usize) -> Generation {
     server.engine.submit(request).expect("there is room")
 }
 
-/// Waits until something holds; how long it may take decides nothing but when the test gives up.
+/// Waits until a condition holds, up to the test's timeout.
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -97,7 +96,7 @@ fn readers_that_take_nothing_are_cut() {
     });
     let mut stream = TcpStream::connect(server.address).expect("connects");
     stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
-    // More pages than the sockets between have room for. The server may read no further, or cut the connection.
+    // More pages than the socket buffers hold. The server may stop reading or cut the connection.
     let asked = request("GET", "/", &[], "").repeat(10_000);
     let _ = stream.write_all(&asked);
     // It gets the only place.
@@ -144,7 +143,7 @@ fn what_is_not_finished_in_time_gets_an_error() {
     server.join();
 }
 
-/// A stream that waits, where another answer has the only seat.
+/// A stream that waits for the only sequence slot.
 fn waiting(server: &Running) -> TcpStream {
     let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
     let mut stream = TcpStream::connect(server.address).expect("connects");
@@ -152,7 +151,7 @@ fn waiting(server: &Running) -> TcpStream {
     stream
 }
 
-/// By a header, so that a front asks another process.
+/// Marked by a header, for a front to retry with another process.
 #[test]
 fn an_engine_that_has_ended_says_so() {
     let server = Running::with(|_| {});

@@ -1,5 +1,5 @@
-//! Answers that follow a schema, a regular expression, a choice or a grammar. The model is random: only a constraint
-//! makes what it writes valid.
+//! Answers with a schema, a regular expression, a choice or a grammar. The model is random: only a constraint
+//! makes its text valid.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn body(path: &str, more: &Value) -> Value {
     body
 }
 
-/// The texts of the choices of a whole answer, and how each ended.
+/// Text and finish reason of each choice of a whole answer.
 fn texts(answer: &Value) -> Vec<(String, String)> {
     let text = |choice: &Value| {
         let text = choice.pointer("/message/content").unwrap_or(&choice["text"]);
@@ -42,7 +42,7 @@ fn schema() -> Value {
     })
 }
 
-/// The schema above, by hand.
+/// Checks the schema above by hand.
 fn keeps_to_it(text: &str) -> bool {
     let Ok(Value::Object(found)) = serde_json::from_str(text) else { return false };
     found.len() == 3
@@ -51,7 +51,7 @@ fn keeps_to_it(text: &str) -> bool {
         && found["n"].as_u64().is_some_and(|n| (1..=20).contains(&n))
 }
 
-/// Many properties that may be left out; the format of one says nothing.
+/// Many optional properties; the format of one is vacuous.
 fn wide() -> Value {
     let mut schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
     for number in 0..500 {
@@ -72,10 +72,10 @@ fn is_sum(text: &str) -> bool {
 
 type Check = fn(&str) -> bool;
 
-/// Every form, by every name.
+/// Every form under each of its names.
 fn forms() -> Vec<(Value, Check)> {
     let object = |text: &str| {
-        // A number may be too large for a reader.
+        // A number may exceed the range of a JSON reader.
         serde_json::from_str::<Value>(text)
             .map_or_else(|error| error.to_string().contains("out of range"), |value| value.is_object())
     };
@@ -203,7 +203,7 @@ fn what_makes_no_sense_is_refused_by_its_field() {
     }
 }
 
-/// Each is refused or answered, and soon; the server goes on meanwhile and afterwards.
+/// Each is refused or answered within seconds, and the server keeps answering.
 #[test]
 fn hostile_schemas_end_soon_and_harm_nobody() {
     let server = Running::with(|_| {});
@@ -226,7 +226,7 @@ fn hostile_schemas_end_soon_and_harm_nobody() {
         let mut asked = body(CHAT, &case);
         asked["max_tokens"] = 3.into();
         let answer = post(server.address, CHAT, &asked);
-        // A second to compile, and as much again for a machine that is busy.
+        // One second to compile, and one more for a busy machine.
         let took = started.elapsed();
         assert!(took < Duration::from_secs(4), "{shown}: {took:?}");
         match refusal {
@@ -241,7 +241,7 @@ fn hostile_schemas_end_soon_and_harm_nobody() {
     }
 }
 
-/// A grammar has a second to compile, and as long as it takes to wait for others' work.
+/// A grammar has a second to compile, without the wait for a thread.
 #[test]
 fn a_wait_for_a_thread_is_no_time_of_the_grammar_s() {
     let server = Running::with(|_| {});
@@ -250,11 +250,11 @@ fn a_wait_for_a_thread_is_no_time_of_the_grammar_s() {
     let tokenize = || assert_eq!(post(address, "/tokenize", &json!({"content": text})).status, 200);
     let started = Instant::now();
     tokenize();
-    // So many at once keep all threads that the server has for such work busy for more than a second.
+    // Enough requests at once to keep all worker threads busy for more than a second.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
     let count = threads * (1 + 1500 / started.elapsed().as_millis().max(1) as usize);
     std::thread::scope(|scope| {
-        // Twice, as a grammar waits twice.
+        // Twice, because a grammar waits for a thread twice.
         let busy = || (0..count).for_each(|_| drop(scope.spawn(tokenize)));
         let pause = || std::thread::sleep(Duration::from_millis(200));
         busy();
@@ -267,7 +267,7 @@ fn a_wait_for_a_thread_is_no_time_of_the_grammar_s() {
     });
 }
 
-/// A grammar that becomes too much work on the way, beside one that does not.
+/// A grammar that exceeds the parser's work limit during the answer, next to a sound one.
 #[test]
 fn a_constraint_that_fails_on_its_way_fails_its_own_request() {
     let server = Running::with(|_| {});

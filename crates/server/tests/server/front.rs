@@ -1,4 +1,4 @@
-//! The front before processes that answer as a test says: what is asked again, what loads a model, starts and ends.
+//! A front with scripted processes: retried requests, loading on demand, starts and ends.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +40,7 @@ impl Fronted {
         Fronted { address, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Over one model that always runs, and is ready.
+    /// A front with one pinned, ready model.
     fn over(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> Fronted {
         let front = Fronted::of(vec![model("first", &prints(process(answers)), true)], |front| front);
         front.until("it is ready", |front| get(front.address, "/ready").status == 200);
@@ -55,11 +55,11 @@ impl Fronted {
         }
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops the front and waits for its end.
     fn end(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has failed the test already, where it mattered.
+            // A panic of the front has already failed the test.
             let _ = thread.join();
         }
     }
@@ -71,18 +71,19 @@ impl Drop for Fronted {
     }
 }
 
-/// A model whose process is a shell's script.
+/// A model with a shell script as its process.
 fn model(name: &str, script: &str, pinned: bool) -> Model {
     let command = ["/bin/sh", "-c", script].map(Into::into).into();
     Model { names: vec![name.to_owned()], command, pinned }
 }
 
-/// The script of a process that answers at an address, and ends when its input does.
+/// A shell script that prints an address and runs until its input closes.
 fn prints(address: SocketAddr) -> String {
     format!("echo http://{address}; exec cat > /dev/null")
 }
 
-/// Answers as a process would: with the bytes for a path, and how often it was asked for before.
+/// A scripted process: `answers` gets a path and the number of earlier requests for it, and returns the bytes
+/// of the response.
 fn process(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -91,7 +92,7 @@ fn process(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> S
         for stream in listener.incoming().flatten() {
             let Ok(path) = path_of(&stream) else { continue };
             let times = asked.entry(path.clone()).or_default();
-            // Who asked may be gone.
+            // The client may be gone.
             let _ = (&stream).write_all(answers(&path, *times).as_bytes());
             *times += 1;
         }
@@ -99,7 +100,7 @@ fn process(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> S
     address
 }
 
-/// The path of a request, which is read to its end.
+/// Reads a request and returns its path.
 fn path_of(stream: &TcpStream) -> std::io::Result<String> {
     let (mut lines, mut line, mut length) = (BufReader::new(stream), String::new(), 0);
     lines.read_line(&mut line)?;
@@ -115,7 +116,7 @@ fn path_of(stream: &TcpStream) -> std::io::Result<String> {
     Ok(path)
 }
 
-/// An answer with headers more than its length.
+/// An answer with more headers than its length.
 fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }
@@ -128,7 +129,7 @@ fn streamed(body: &str) -> String {
     answer("200 OK", "content-type: text/event-stream\r\n", body)
 }
 
-/// A stream that ends before its length.
+/// A stream that breaks before its length.
 fn broken(body: &str) -> String {
     streamed(&format!("{body}{}", " ".repeat(9))).trim_end_matches(' ').to_owned()
 }
@@ -137,7 +138,7 @@ fn list() -> Value {
     json!({"data": [{"id": "x", "created": 1, "max_model_len": 512, "meta": {"n_vocab": 7}}]})
 }
 
-/// What a process says of itself, whatever it is asked for.
+/// The answers of a process about itself.
 fn of_itself(path: &str) -> Option<String> {
     match path {
         "/ready" => Some(whole(&json!({"status": "ready"}))),
@@ -150,7 +151,7 @@ fn complete(front: &Fronted, model: &str) -> Answer {
     post(front.address, COMPLETIONS, &json!({"model": model, "prompt": "a"}))
 }
 
-/// Twice: one time each for a whole answer and for a stream, the device is lost.
+/// The device is lost once for a whole answer and once for a stream.
 #[test]
 fn a_lost_device_is_answered_for_by_the_next_process() {
     let dead = AtomicBool::new(false);
@@ -180,7 +181,7 @@ fn a_lost_device_is_answered_for_by_the_next_process() {
     assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
 }
 
-/// An engine that stays lost is one error, and says nothing that is for the front alone.
+/// A permanently lost engine gives one error, without the marks for the front.
 #[test]
 fn a_device_that_is_lost_twice_is_an_error() {
     let front = Fronted::over(|path, _| {
@@ -247,7 +248,7 @@ fn starts_are_a_second_apart_and_a_process_that_loads_ends_with_its_front() {
     let folder = tempfile::tempdir().expect("a folder");
     let starts = folder.path().join("starts");
     let ends = format!("echo x >> '{}'; exit 3", starts.display());
-    // It reads no input and prints nothing.
+    // The process reads no input and prints nothing.
     let models = vec![model("ends", &ends, true), model("loads", "exec sleep 600", true)];
     let mut front = Fronted::of(models, |front| front.restarts_max(0));
     std::thread::sleep(Duration::from_millis(2500));
@@ -292,7 +293,7 @@ fn a_front_that_stops_says_that_it_is_not_ready() {
     let (beginning, rest) = request.split_at(9);
     let mut stream = TcpStream::connect(front.address).expect("connects");
     stream.write_all(beginning).expect("sent");
-    // The request has begun, so its connection is none that ends at once.
+    // A request is in progress, so the connection is not closed at once.
     std::thread::sleep(Duration::from_millis(300));
     front.stop = None;
     front.until("it listens no more", |front| TcpStream::connect(front.address).is_err());
@@ -301,7 +302,7 @@ fn a_front_that_stops_says_that_it_is_not_ready() {
     assert_eq!((found.status, &found.json()["reason"]), (503, &json!("the server is stopping")));
 }
 
-/// A stream that waits for a process which does not come ends with the front, in an event.
+/// A stream waiting for a process that never comes ends with the front, by an event.
 #[test]
 fn a_stream_that_waits_for_its_model_is_told_that_the_server_stops() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -315,7 +316,7 @@ fn a_stream_that_waits_for_its_model_is_told_that_the_server_stops() {
             })
         }
     });
-    // The second process loads for ever.
+    // The second process never finishes loading.
     let script = format!(
         "cd '{}'; if [ -e first ]; then echo > second; exec sleep 600; fi; echo > first; echo http://{address}; \
          until [ -e died ]; do sleep 0.02; done",
@@ -335,7 +336,7 @@ fn a_stream_that_waits_for_its_model_is_told_that_the_server_stops() {
     assert_eq!(event["error"]["message"], "the server is stopping", "{found:?}");
 }
 
-/// What asks the front to stop may have ended the process, too, as a service manager does.
+/// The signal that stops the front may also have ended the process, as a service manager does.
 #[test]
 fn a_process_that_ends_while_the_front_drains_is_not_started_again() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -349,7 +350,7 @@ fn a_process_that_ends_while_the_front_drains_is_not_started_again() {
                 while !died.exists() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                // It breaks off.
+                // The connection breaks.
                 if times == 0 {
                     whole(&json!({})).trim_end_matches('}').to_owned()
                 } else {
@@ -376,7 +377,7 @@ fn a_process_that_ends_while_the_front_drains_is_not_started_again() {
     assert_eq!(std::fs::read_to_string(at("starts")).expect("starts"), "x\n");
 }
 
-/// Ctrl-C at a terminal reaches a process group: the front's, which lets answers end.
+/// Ctrl-C at a terminal reaches the process group of the front, which drains answers.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_process_has_a_group_of_its_own() {

@@ -1,11 +1,11 @@
-//! Keys, hosts, sites, sizes.
+//! Keys, hosts, origins, sizes.
 
 use serde_json::{Value, json};
 
 use super::Running;
 use super::client::{get, post, raw, request};
 
-/// All routes, with a method that they have.
+/// All routes with their methods.
 const ROUTES: &[(&str, &str)] = &[
     ("GET", "/"),
     ("GET", "/health"),
@@ -28,7 +28,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
 ];
-/// Those that need no key.
+/// Routes without a key.
 const OPEN: &[&str] = &["/", "/health", "/v1/health", "/ready"];
 
 #[test]
@@ -48,7 +48,7 @@ fn the_document_of_routes_has_them_all() {
     assert_eq!(documented, all);
 }
 
-/// A field that is null asks for nothing, but is one that nobody took if no one knows it.
+/// A null field is a no-op, but an unknown one is still named in the header.
 #[test]
 fn every_field_of_the_document_is_one_and_none_that_says_what_answers_follow_is_missing() {
     let server = Running::with(|_| {});
@@ -116,7 +116,7 @@ fn every_route_needs_the_key_but_what_says_that_the_server_lives() {
                 "{method} {path}"
             );
         }
-        // No other spelling of a path goes round the gate.
+        // No other spelling of a path bypasses the middleware.
         for other in
             [format!("/{path}"), format!("{path}/"), path.replacen('/', "/%2e/", 1), format!("/x/..{path}")]
         {
@@ -155,7 +155,7 @@ fn requests_for_another_host_or_of_another_site_are_refused() {
     }
 }
 
-/// As a browser asks and reads, with keys and errors and streams.
+/// The requests of a browser, with keys, errors and streams.
 #[test]
 fn scripts_of_a_listed_site_may_read_what_they_are_answered() {
     let server = Running::with(|config| {
@@ -199,7 +199,7 @@ fn scripts_of_a_listed_site_may_read_what_they_are_answered() {
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (403, None));
     let program = ask("GET", "/v1/models", &[key], "");
     assert_eq!((program.status, program.header("access-control-allow-origin")), (200, None));
-    // Not a browser's question: the route has no such method.
+    // Not a preflight: the route has no such method.
     assert_eq!(ask("OPTIONS", "/v1/chat/completions", &[key], "").status, 405);
 }
 

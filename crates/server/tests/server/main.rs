@@ -1,9 +1,9 @@
-//! The server over a tiny model, by a client that is nothing but a socket.
+//! The server over a tiny model, tested by a client on a bare socket.
 //!
-//! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
-//! streamed and whole; `completions` prompts without a template; `responses` and `messages` the APIs for agents; `tools`
-//! calls and reasoning; `adapts` what templates insist on; `formats` answers that follow a schema or a grammar; `ends`
-//! readers that go, limits of time, and the server's own end; `front` models in processes of their own.
+//! `gate` has keys, hosts, origins and sizes; `requests` refused and ignored fields; `answers` streamed and
+//! whole answers; `completions` prompts without a template; `responses` and `messages` the APIs for agents;
+//! `tools` calls and reasoning; `adapts` demands of templates; `formats` constrained answers; `ends` gone
+//! readers, timeouts and the server's end; `front` models in processes of their own.
 
 mod adapts;
 mod answers;
@@ -29,7 +29,7 @@ use ottava::{Device, Engine, EngineConfig};
 use ottava_server::{Config, Server};
 use serde_json::{Value, json};
 
-/// All that a template may write of a conversation with tools, and how calls look.
+/// A template that writes every part of a conversation with tools, and shows the form of calls.
 const TOOLS: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\": …}</tool_call>{% endif %}\
                      {% if enable_thinking %}think{% endif %}\
                      {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.reasoning_content }}\
@@ -37,14 +37,14 @@ const TOOLS: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\": …
                      {{ message.name }}<|im_end|>\n{% endfor %}\
                      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// The schema of an object whose `x` is 1 or 2.
+/// Schema of an object with `x` equal to 1 or 2.
 fn schema() -> Value {
     json!({
         "type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": false,
     })
 }
 
-/// Whether a value follows [`schema`].
+/// Whether a value matches [`schema`].
 fn follows(value: &Value) -> bool {
     [json!({"x": 1}), json!({"x": 2})].contains(value)
 }
@@ -58,7 +58,7 @@ struct Running {
 }
 
 impl Running {
-    /// A tiny llama with a chat template, by default settings but for these.
+    /// A tiny llama with a chat template and a changed default configuration.
     fn with(change: impl FnOnce(&mut Config)) -> Running {
         Running::of(EngineConfig::default(), change)
     }
@@ -67,12 +67,12 @@ impl Running {
         Running::of_model(tiny::llama_of(512).expect("a model"), scheduling, change)
     }
 
-    /// The same with a template that writes tools and calls.
+    /// A server with a template for tools and calls.
     fn with_tools() -> Running {
         Running::with_template(TOOLS, &[])
     }
 
-    /// The same with a template of its own, and control tokens of its own.
+    /// A server with a template and control tokens of the test.
     fn with_template(template: &str, control: &[&str]) -> Running {
         let model = tiny::llama_with(1536, |vocabulary| {
             vocabulary.say("tokenizer.chat_template", template.into());
@@ -96,12 +96,12 @@ impl Running {
         Running { address, engine, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Asks the server to stop.
+    /// Sends the stop signal.
     fn stop(&mut self) {
         self.stop = None;
     }
 
-    /// Waits until it has stopped.
+    /// Waits for the server's end.
     fn join(mut self) {
         self.stop = None;
         self.thread.take().map(JoinHandle::join).transpose().expect("the server did not panic");
@@ -112,7 +112,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the server has failed the test already, where it mattered.
+            // A panic of the server has already failed the test.
             let _ = thread.join();
         }
     }

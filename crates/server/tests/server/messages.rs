@@ -1,4 +1,4 @@
-//! `/v1/messages`: events in order, what is refused and in which form, tokens counted.
+//! `/v1/messages`: order of events, refused requests and their errors, token counts.
 
 use serde_json::{Value, json};
 

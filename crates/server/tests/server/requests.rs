@@ -1,4 +1,4 @@
-//! What is refused, in which form, and what is ignored.
+//! Refused requests, the form of errors, and ignored fields.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn chat(more: Value) -> Value {
     with(json!({"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2}), more)
 }
 
-/// Fields that are wrong.
+/// Wrong fields.
 fn refused() -> Vec<Value> {
     vec![
         json!({"messages": null}),
@@ -72,7 +72,7 @@ fn refused() -> Vec<Value> {
     ]
 }
 
-/// Fields that ask for what there is not.
+/// Fields without an implementation.
 fn absent() -> Vec<Value> {
     vec![
         json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
@@ -102,7 +102,7 @@ fn what_is_wrong_is_an_error_that_names_its_field() {
         let error = &answer.json()["error"];
         assert!(error["message"].is_string() && error["type"].is_string(), "{case}: {error}");
         let param = error["param"].as_str().unwrap_or_default();
-        // Inner fields are named as they are.
+        // Errors name inner fields without their object.
         let inner = name == "stream_options" && param == "include_usage";
         assert!(param.starts_with(name.as_str()) || inner, "{case}: {error}");
     }

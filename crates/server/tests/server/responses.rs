@@ -1,4 +1,4 @@
-//! `/v1/responses`: events in order, ids, what is refused, tokens counted.
+//! `/v1/responses`: order of events, ids, refused fields, token counts.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tools: calls that have to come, whole and streamed, by every API; what is rendered of them, and what is refused.
+//! Tools: required calls, whole and streamed, in every API; rendered calls, and refused ones.
 
 use ottava::chat::{ChatPart, Tool, ToolChoice, Tools};
 use ottava::{Request, text::Message};
@@ -8,7 +8,7 @@ use super::Running;
 use super::client::{get, post};
 
 const CHAT: &str = "/v1/chat/completions";
-/// Calls between tags that are text.
+/// Calls between tags of plain text.
 const HERMES: &str = "{% if tools %}{{ tools | tojson }}<tool_call></tool_call>{% endif %}\
                       {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}<|im_start|>assistant\n";
@@ -17,9 +17,9 @@ const MISTRAL: &str = "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}{% end
                        {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
                        {% for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{% endfor %}\
                        <|im_end|>\n{% endfor %}<|im_start|>assistant\n";
-/// No marks at all: a call is an object at the answer's beginning.
+/// No marks: a call is an object at the beginning of the answer.
 const PLAIN: &str = "{{ tools | tojson }}{% for message in messages %}{{ message.content }}{% endfor %}";
-/// The prompt begins the reasoning.
+/// A prompt that opens the reasoning.
 const THINKING: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}<|im_start|>assistant\n<think>\n";
 
@@ -268,7 +268,7 @@ fn arguments_are_an_object_however_a_client_writes_them() {
     assert_eq!(prompt(json!("{\"a\": [1]}"), Value::Null), prompt(json!({"a": [1]}), json!("")));
     assert_eq!(prompt(json!(""), json!("")), prompt(json!({}), json!("")));
     assert_ne!(prompt(json!("not JSON"), json!("")), prompt(json!({}), json!("")));
-    // A template that puts arguments into a text takes them as one.
+    // A template that concatenates arguments needs them as text.
     let texts = "{{ tools | tojson }}{% for message in messages %}{{ message.role }}{{ message.content }}\
                  {% for call in message.tool_calls or [] %}{{ 'args ' + call.function.arguments }}{% endfor %}{% endfor %}";
     let server = Running::with_template(texts, &[]);

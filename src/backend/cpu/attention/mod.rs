@@ -10,7 +10,7 @@
 //! row goes through the same operations in the same order, independent of other rows and threads. `tile` has
 //! the walk over splits, `split` the arithmetic.
 
-mod ahead;
+mod prefetch;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use crate::backend::cpu::memory::{Buffer, KvLayer, Rows};
 use crate::backend::cpu::ops::append::check_heads;
 use crate::backend::{BackendError, Frame, overlap_error};
 use crate::ir::{Attention, Heads, Operation, PAGE_TOKENS, PageRef, StepInput, StepSequence};
-use tile::{Next, State, Tile, blend};
+use tile::{Next, OnlineSoftmax, Tile, blend};
 
 const OP: &str = "attention";
 /// Maximum rows per tile; they share the split's data while it is in the cache.
@@ -198,10 +198,10 @@ impl Kernel for Join<'_> {
             unsafe {
                 let out = self.dst.ptr.add(row * dim);
                 out.write_bytes(0, dim);
-                let mut state = State::EMPTY;
+                let mut state = OnlineSoftmax::EMPTY;
                 for split in 0..splits as usize {
                     let part = self.partials.at(row, split);
-                    let factors = state.join::<L>(State::load(part.add(dim)));
+                    let factors = state.join::<L>(OnlineSoftmax::load(part.add(dim)));
                     for col in (0..dim).step_by(LANES) {
                         let n = (dim - col).min(LANES);
                         blend::<L>(out.add(col), n, L::load_n(part.add(col), n), factors);

@@ -9,8 +9,8 @@
 
 use half::f16;
 
-use super::ahead::{Blocks, ask_for, ask_for_each};
-use super::tile::{Next, State, Tile, WHOLE, blend, hide};
+use super::prefetch::{Blocks, prefetch_each, prefetch_line};
+use super::tile::{Next, OnlineSoftmax, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;
@@ -127,7 +127,7 @@ impl Tile<'_> {
             match shape.dtype {
                 KvDtype::F16 => {
                     for d in 0..dim {
-                        ask_for_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS * 2);
+                        prefetch_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS * 2);
                         for p in 0..P {
                             let k = L::load_f16(blocks[p].cast::<f16>().add(d * PAGE_TOKENS));
                             for r in 0..R {
@@ -141,7 +141,7 @@ impl Tile<'_> {
                         let first = group * KV_SCALE_GROUP;
                         let mut sums = [[L::splat(0.0); P]; R];
                         for d in first..(first + KV_SCALE_GROUP).min(dim) {
-                            ask_for_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS);
+                            prefetch_each::<R, P>(blocks, shape.values + d * PAGE_TOKENS);
                             for p in 0..P {
                                 let k = L::load_i8(blocks[p].cast::<i8>().add(d * PAGE_TOKENS));
                                 for r in 0..R {
@@ -169,7 +169,7 @@ impl Tile<'_> {
 
     /// Turns scores into weights `e^(score - max)`, 0 for hidden keys.
     #[inline(always)]
-    unsafe fn softmax<L: Lanes>(&self, keys: &mut Keys, seen: &[u32]) -> State {
+    unsafe fn softmax<L: Lanes>(&self, keys: &mut Keys, seen: &[u32]) -> OnlineSoftmax {
         // SAFETY: a vector a page, on the stack.
         unsafe {
             let mut largest = L::splat(f32::NEG_INFINITY);
@@ -194,7 +194,7 @@ impl Tile<'_> {
                 L::store(scores.as_mut_ptr(), weights);
                 sum = L::add(sum, weights);
             }
-            State { max, sum: L::reduce_add(sum) }
+            OnlineSoftmax { max, sum: L::reduce_add(sum) }
         }
     }
 
@@ -309,7 +309,7 @@ unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
         if seen.by_all(page) == WHOLE {
             for key in 0..PAGE_TOKENS {
                 for line in 0..(C / 2).max(1) {
-                    ask_for::<R>(values.next.wrapping_add(key * values.key + 64 * line));
+                    prefetch_line::<R>(values.next.wrapping_add(key * values.key + 64 * line));
                 }
                 add_key::<L, R, C, INT8>(sums, [true; R], weights, key, values.first.add(key * values.key));
             }

@@ -17,7 +17,7 @@ pub(super) struct Next<'a> {
 
 /// A row's running softmax: the largest score so far, and the sum of `e^(score - max)`.
 #[derive(Clone, Copy)]
-pub(super) struct State {
+pub(super) struct OnlineSoftmax {
     pub(super) max: f32,
     pub(super) sum: f32,
 }
@@ -25,13 +25,13 @@ pub(super) struct State {
 /// Factors for the values so far, and for the values that join them.
 pub(super) type Factors = [f32; 2];
 
-impl State {
+impl OnlineSoftmax {
     /// No keys yet.
-    pub(super) const EMPTY: State = State { max: f32::NEG_INFINITY, sum: 0.0 };
+    pub(super) const EMPTY: OnlineSoftmax = OnlineSoftmax { max: f32::NEG_INFINITY, sum: 0.0 };
 
     /// Adds the keys of `other`.
     #[inline(always)]
-    pub(super) unsafe fn join<L: Lanes>(&mut self, other: State) -> Factors {
+    pub(super) unsafe fn join<L: Lanes>(&mut self, other: OnlineSoftmax) -> Factors {
         if other.sum == 0.0 {
             return [1.0, 0.0];
         }
@@ -39,7 +39,7 @@ impl State {
         // SAFETY: register arithmetic. The lanes' own polynomial, so that it agrees with the weights'; it
         // gives 0 for a state without keys.
         let factors = unsafe { [exp::<L>(self.max - max), exp::<L>(other.max - max)] };
-        *self = State { max, sum: self.sum * factors[0] + other.sum * factors[1] };
+        *self = OnlineSoftmax { max, sum: self.sum * factors[0] + other.sum * factors[1] };
         factors
     }
 
@@ -57,9 +57,9 @@ impl State {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn load(p: *const f32) -> State {
+    pub(super) unsafe fn load(p: *const f32) -> OnlineSoftmax {
         // SAFETY: two elements by contract.
-        unsafe { State { max: *p, sum: *p.add(1) } }
+        unsafe { OnlineSoftmax { max: *p, sum: *p.add(1) } }
     }
 
     #[inline(always)]
@@ -96,7 +96,7 @@ pub(super) struct Tile<'a> {
     /// `dim` values per row, not yet divided by the sum.
     pub(super) out: [*mut f32; TILE_ROWS],
     position: [u32; TILE_ROWS],
-    pub(super) state: [State; TILE_ROWS],
+    pub(super) state: [OnlineSoftmax; TILE_ROWS],
 }
 
 impl<'a> Tile<'a> {
@@ -123,7 +123,7 @@ impl<'a> Tile<'a> {
             q: [std::ptr::null(); TILE_ROWS],
             out: [std::ptr::null_mut(); TILE_ROWS],
             position: [0; TILE_ROWS],
-            state: [State::EMPTY; TILE_ROWS],
+            state: [OnlineSoftmax::EMPTY; TILE_ROWS],
         };
         for (i, row) in (first..end).enumerate() {
             let token = sequence.rows.start as usize + row / group;

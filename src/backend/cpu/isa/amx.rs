@@ -1,7 +1,7 @@
-//! Intel's AMX: products of tiles of sixteen rows. `avx512` uses them.
+//! Intel's AMX: products of tiles of sixteen rows, for `avx512`.
 //!
 //! Rust has no stable intrinsics for AMX, hence `asm!`. Tiles keep their contents from one `asm!` to the
-//! next: the compiler knows them only as registers that `asm!` may clobber, and keeps nothing in them.
+//! next: to the compiler they are only clobber registers of `asm!`, so it keeps no values in them.
 //! Source: Intel's Software Developer's Manual, volume 1, chapter 18.
 
 use std::arch::asm;
@@ -13,7 +13,7 @@ use crate::backend::cpu::pack::QUADS;
 /// Bytes from a row of a tile in memory to the next.
 const STRIDE: usize = 64;
 
-/// Whether the CPU has int8 tiles and the system grants them; Linux wants to be asked.
+/// Whether the CPU has int8 tiles and the system grants them. Linux grants them per process, on request.
 pub(crate) fn is_available() -> bool {
     const TILE_AND_INT8: u32 = 0b11 << 24;
     let features = cpuid(7, 0);
@@ -22,10 +22,10 @@ pub(crate) fn is_available() -> bool {
 
 #[cfg(target_os = "linux")]
 fn is_granted() -> bool {
-    /// `asm/prctl.h`, and the number of the tiles' state among those that the processor saves.
+    /// From `asm/prctl.h`, and the number of the tile data among the processor's extended states.
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XTILEDATA: libc::c_long = 18;
-    // SAFETY: touches no memory of this process; refused where the system does not know it.
+    // SAFETY: the call touches no memory of this process; systems without it return an error.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0 }
 }
 
@@ -34,7 +34,7 @@ fn is_granted() -> bool {
     false
 }
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -44,7 +44,8 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// Makes tiles 0 and 1 sixteen rows of sixteen sums, 2 those of `4 quads` activations, 3 and 4 `quads` rows of codes.
+/// Configures tiles 0 and 1 as sixteen rows of sixteen sums, tile 2 as sixteen rows of `4 quads` activations,
+/// and tiles 3 and 4 as `quads` rows of codes.
 ///
 /// # Safety
 /// [`is_available`], and `quads` is in 1..=16.
@@ -56,17 +57,17 @@ pub(crate) unsafe fn begin(quads: usize) {
     config.row_bytes[..5].copy_from_slice(&[line, line, 4 * quads as u16, line, line]);
     let (rows, quads) = (LANES as u8, quads as u8);
     config.rows[..5].copy_from_slice(&[rows, rows, rows, quads, quads]);
-    // SAFETY: a whole configuration; the compiler knows no tiles.
+    // SAFETY: the configuration is complete; no compiler-generated code uses tiles.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly, preserves_flags)) }
 }
 
-/// Releases the tiles: a thread with live tiles takes longer to switch.
+/// Releases the tiles, because live tiles slow down context switches.
 ///
 /// # Safety
 /// [`is_available`].
 #[inline(always)]
 pub(crate) unsafe fn end() {
-    // SAFETY: the compiler knows no tiles.
+    // SAFETY: no compiler-generated code uses tiles.
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
@@ -76,7 +77,7 @@ pub(crate) unsafe fn end() {
 /// Between [`begin`] and [`end`]; the pointers are valid for their rows.
 #[inline(always)]
 pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
-    /// With the product `$multiply` of activations and codes.
+    /// Both products of activations and codes, by the instruction `$multiply`.
     macro_rules! product {
         ($multiply:literal) => {
             asm!(
@@ -102,7 +103,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
 /// [`Lanes::store_dots`](super::lanes::Lanes::store_dots)
 ///
 /// # Safety
-/// Behind [`dots`], before [`end`]; two tiles are writable.
+/// After [`dots`] and before [`end`]; two tiles are writable.
 #[inline(always)]
 pub(crate) unsafe fn store(to: *mut Tile) {
     // SAFETY: the caller's two tiles are writable, and a product was computed before.

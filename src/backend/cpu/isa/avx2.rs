@@ -1,6 +1,7 @@
-//! Lanes on AVX2 with FMA and F16C: two registers per vector. With AVX-VNNI the dot product is `vpdpbusd`, of
-//! unsigned bytes. Without it `vpmaddubsw` saturates at 16 bits, so 8-bit codes go through it as |code| times
-//! the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 to 6 bits fit as they are.
+//! Lanes on AVX2 with FMA and F16C: two registers per vector. With AVX-VNNI the dot product is `vpdpbusd`,
+//! of unsigned codes. Without it the dot product is `vpmaddubsw`, which saturates at 16 bits. So 8-bit
+//! codes are multiplied as |code| times the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4
+//! to 6 bits fit as they are.
 
 use core::arch::x86_64::*;
 
@@ -8,7 +9,7 @@ use half::{bf16, f16};
 
 use super::{Lanes, Order, kernel_entry};
 
-/// AVX2, FMA and F16C, and perhaps AVX-VNNI.
+/// AVX2, FMA and F16C, optionally AVX-VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<const VNNI: bool>;
 
@@ -20,7 +21,7 @@ type I = [__m256i; 2];
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// The same instruction on both halves.
+/// Applies an instruction to both registers of a vector.
 macro_rules! both {
     ($f:expr; $a:expr) => {
         unsafe { [$f($a[0]), $f($a[1])] }
@@ -252,7 +253,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn dot_bytes<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
         if VNNI {
-            // SAFETY: bytes without a sign are what both kinds of codes are here.
+            // SAFETY: with VNNI, codes are unsigned bytes, and `dot_small` takes all of them.
             return unsafe { Self::dot_small::<Q>(acc, codes, a) };
         }
         let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
@@ -280,7 +281,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 }
 
-/// Sixteen floats of eight bits as half-precision values, each divided by 256.
+/// Sixteen E4M3 floats as half-precision values, each divided by 256.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn e4m3_halves(p: *const u8) -> __m256i {
@@ -291,7 +292,7 @@ pub(super) unsafe fn e4m3_halves(p: *const u8) -> __m256i {
     _mm256_and_si256(shifted, _mm256_set1_epi16(0xbfff_u16 as i16))
 }
 
-/// Four activation codes, in all lanes.
+/// Four activation codes, broadcast to all lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn quad(a: *const i8, q: usize) -> __m256i {

@@ -1,5 +1,5 @@
-//! Lanes on AVX-512 with VNNI: one register per vector, and `vpdpbusd` for the dot product. With AMX there
-//! are tiles for sixteen tokens.
+//! Lanes on AVX-512 with VNNI: one register per vector, and `vpdpbusd` for the dot product. With AMX, tiles
+//! multiply blocks of sixteen tokens.
 
 use core::arch::x86_64::*;
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::{Lanes, Order, Tile, amx, avx2, kernel_entry};
 
-/// AVX-512 F, BW, DQ, VL and VNNI, and perhaps AMX.
+/// AVX-512 F, BW, DQ, VL and VNNI, optionally AMX.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const AMX: bool>;
 
@@ -110,8 +110,8 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
 
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> __m512 {
-        // `_mm512_cvtph_ps` suppresses exceptions. Only a conversion from a register can do that, which costs
-        // a load.
+        // `_mm512_cvtph_ps` suppresses exceptions, which only the instruction's register form can do. It
+        // would cost a separate load.
         unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The vector abstraction that every CPU kernel is written over: sixteen virtual lanes.
 //!
 //! A kernel is one function generic over [`Lanes`]. A file per instruction set supplies the primitives, and
-//! the parent module instantiates the kernel for each. Nothing here knows what a kernel computes.
+//! the parent module instantiates the kernel for each. This file is independent of what kernels compute.
 
 use half::{bf16, f16};
 
@@ -21,31 +21,32 @@ pub(crate) use for_each;
 /// Lanes of a virtual vector.
 pub(crate) const LANES: usize = 16;
 
-/// Sixteen lanes of sixteen tokens.
+/// A 16 x 16 accumulator: 16 weight rows by 16 tokens.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Tile<T = i32>(pub(crate) [[T; LANES]; LANES]);
 
-/// How packed codes lie, as an instruction set's dot products read them.
+/// The order of packed codes in memory, as an instruction set's dot products read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Unsigned bytes, four columns of a row together.
+    /// Unsigned bytes, four consecutive columns of each row.
     Unsigned,
-    /// The same, but 8-bit codes are stored less 128, signed.
+    /// Like [`Order::Unsigned`], but 8-bit codes are stored minus 128, as signed bytes.
     Signed,
-    /// Unsigned bytes, eight columns of a row together. Of four rows and eight columns, the places of the
-    /// first four columns hold all eight of the first two rows, the other places all of the last two.
+    /// Unsigned bytes, eight consecutive columns of each row. In a block of four rows and eight columns,
+    /// the positions of columns 0 to 3 hold all eight columns of rows 0 and 1; the positions of columns 4
+    /// to 7 hold those of rows 2 and 3.
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     Pairs,
 }
 
 impl Order {
-    /// What is subtracted from an 8-bit code.
+    /// Value subtracted from 8-bit codes.
     pub(crate) const fn byte_bias(self) -> u8 {
         if matches!(self, Order::Signed) { 128 } else { 0 }
     }
 
-    /// Whether eight columns of a row are together.
+    /// Whether eight columns of a row are consecutive.
     pub(crate) const fn pairs(self) -> bool {
         matches!(self, Order::Pairs)
     }
@@ -54,13 +55,13 @@ impl Order {
 /// Sixteen lanes of one instruction set.
 ///
 /// Every method is `#[inline(always)]` so that it becomes part of the `#[target_feature]` function
-/// that `dispatch` instantiates. Results of `add`, `sub`, `mul`, `div` are IEEE-rounded;
-/// reductions add in an order that depends on nothing but the implementation.
+/// that `kernel_entry!` defines. Results of `add`, `sub`, `mul`, `div` are IEEE-rounded. Each
+/// implementation has a fixed order of additions in reductions.
 ///
 /// # Safety
-/// All methods: the CPU has the implementation's features (`dispatch` has checked), and a pointer
-/// is valid for the sixteen elements (or the count) that the method reads or writes. Pointers need
-/// no more alignment than their element type.
+/// All methods: the CPU has the implementation's features (checked when the backend is created), and
+/// a pointer is valid for the sixteen elements (or the count) that the method reads or writes.
+/// Pointers need no more alignment than their element type.
 pub(crate) trait Lanes: Copy + 'static {
     /// Sixteen f32.
     type F: Copy;
@@ -68,25 +69,25 @@ pub(crate) trait Lanes: Copy + 'static {
     type I: Copy;
     /// Sixteen rows of four code bytes.
     type C: Copy;
-    /// Sixteen activation codes, where the dot product finds them.
+    /// Sixteen activation codes as an operand of the dot product: a register or an address.
     type A: Copy;
 
-    /// Most tokens of a block in registers: 6 (with smaller blocks of 4 and 2), 4 or 1. Each more size adds a
-    /// tenth to what is compiled.
+    /// Maximum tokens per register block: 6 (with smaller blocks of 4 and 2), 4 or 1. Each further size
+    /// adds a tenth to the compiled code.
     const TOKENS: usize;
     /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
     /// a panel at once, and attention more than two rows.
     const WIDE: bool;
-    /// Whether [`Lanes::dot_bytes`] takes 4-bit codes in the upper half of a byte, 16 times as large. One
-    /// token's products then need no shifts.
+    /// Whether [`Lanes::dot_bytes`] accepts 4-bit codes in the upper half of a byte, that is, times 16. A
+    /// single token's products then shift sums instead of codes.
     const UPPER: bool = false;
-    /// Parts of the sixteen rows that int8 kernels compute one after another: 1 or 2.
+    /// Number of parts that int8 kernels split the sixteen rows into, computed one after another: 1 or 2.
     const PARTS: usize = 1;
     /// Whether int8 kernels multiply blocks of sixteen tokens by [`Lanes::tile_dots`].
     const TILES: bool = false;
     /// The order that packing produces for the dot products.
     const ORDER: Order;
-    /// What packing subtracts from an 8-bit code.
+    /// Value that packing subtracts from 8-bit codes.
     const BYTE_BIAS: u8 = Self::ORDER.byte_bias();
     /// Whether int8 kernels multiply two tokens at once by [`Lanes::dot_pair`].
     const PAIRS: bool = Self::ORDER.pairs();
@@ -107,9 +108,9 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, rounded once where the CPU can.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The smaller; `b` if it is NaN.
+    /// The smaller; `b` if either is NaN.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
-    /// The larger; `b` if it is NaN.
+    /// The larger; `b` if either is NaN.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     /// `|a|`
     unsafe fn abs(a: Self::F) -> Self::F;
@@ -121,7 +122,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn zero_below(v: Self::F, x: Self::F, limit: Self::F) -> Self::F;
     /// The sum of all lanes.
     unsafe fn reduce_add(a: Self::F) -> f32;
-    /// The largest lane; NaN lanes may be passed over.
+    /// The largest lane; NaN lanes may be ignored.
     unsafe fn reduce_max(a: Self::F) -> f32;
 
     /// Sixteen half-precision values, widened.
@@ -130,8 +131,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store_f16(p: *mut f16, v: Self::F);
     /// Sixteen bfloat16 values, widened.
     unsafe fn load_bf16(p: *const bf16) -> Self::F;
-    /// Sixteen floats of eight bits, E4M3, each divided by 256: shifted into the places of a half-precision value's
-    /// bits, they are just that ([`crate::quant::Codes::E4m3`]).
+    /// Sixteen E4M3 floats ([`crate::quant::Codes::E4m3`]), each divided by 256. This is their value as
+    /// half-precision floats once their bits are shifted into place.
     unsafe fn load_e4m3(p: *const u8) -> Self::F;
     /// Sixteen signed bytes, as f32.
     unsafe fn load_i8(p: *const i8) -> Self::F;
@@ -169,7 +170,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn upper<const BITS: i32>(_a: Self::C) -> Self::C {
         unreachable!("no codes in upper halves")
     }
-    /// For each byte, which is below 16, what the table has there.
+    /// The table's entry at each byte; bytes are below 16.
     unsafe fn lookup(table: &[u8; 16], a: Self::C) -> Self::C;
     /// The upper `KEEP` bits of each byte of `a`, and below them those of `b` shifted right by `SHIFT`;
     /// `0 < SHIFT <= KEEP < 8`.
@@ -179,22 +180,22 @@ pub(crate) trait Lanes: Copy + 'static {
     /// `acc[r] += sum over k of codes[r][k] * a[4 Q + k]`, exactly; the codes are signed bytes where
     /// [`Lanes::BYTE_BIAS`] is not 0.
     unsafe fn dot_bytes<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
-    /// The same for codes in 0..=63.
+    /// [`Lanes::dot_bytes`] for codes in 0..=63.
     unsafe fn dot_small<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
-    /// Four columns of sixteen rows, and the next four, of eight columns of rows `4i` and `4i + 1`, and of rows
-    /// `4i + 2` and `4i + 3`, `i` in 0..4.
+    /// Unpacks [`Order::Pairs`] into four columns of sixteen rows, and the next four. `a` has eight columns
+    /// of rows `4i` and `4i + 1`, `b` those of rows `4i + 2` and `4i + 3`, for `i` in 0..4.
     #[inline(always)]
     unsafe fn unpair_rows(_a: Self::C, _b: Self::C) -> [Self::C; 2] {
         unreachable!("no pairs")
     }
-    /// `acc[4i + 2r + t] += sum over k of codes[2i + r][k] * a[t][k]`, exactly: eight columns of two rows, codes
-    /// without a sign, times those of two tokens, `i` in 0..4.
+    /// `acc[4i + 2r + t] += sum over k of codes[2i + r][k] * a[t][k]`, exactly, for `i` in 0..4: unsigned
+    /// codes of eight columns of two rows, times the activation codes of two tokens.
     #[inline(always)]
     unsafe fn dot_pair(_acc: Self::I, _codes: Self::C, _a: Self::A) -> Self::I {
         unreachable!("no pairs")
     }
-    /// Sixteen rows' sums of one token and of another as [`Lanes::dot_pair`] has them, for both halves of
-    /// [`Order::Pairs`].
+    /// Interleaves the sums of two tokens, sixteen rows each, into accumulators of [`Lanes::dot_pair`]: one
+    /// for each half of [`Order::Pairs`].
     #[inline(always)]
     unsafe fn pair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")
@@ -204,29 +205,31 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn unpair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")
     }
-    /// Configures tiles for `4 quads` columns on this thread, until [`Lanes::end_tiles`].
+    /// Configures this thread's tiles for `4 quads` columns; [`Lanes::end_tiles`] releases them.
     #[inline(always)]
     unsafe fn begin_tiles(_quads: usize) {
         unreachable!("no tiles")
     }
-    /// See [`Lanes::begin_tiles`].
+    /// Releases the tiles of [`Lanes::begin_tiles`].
     #[inline(always)]
     unsafe fn end_tiles() {
         unreachable!("no tiles")
     }
-    /// Multiplies two times sixteen rows and sixteen tokens, exactly, for [`Lanes::store_dots`]:
-    /// `dots[t][m][r] = sum over q and k of codes[t][q][r][k] * a[m][4 q + k]`; codes are signed or not, `a[m]` and
-    /// `codes[t][q]` are 64 bytes apart, `codes[t]` eight times that.
+    /// Multiplies two tiles of sixteen rows by sixteen tokens, exactly; [`Lanes::store_dots`] stores the
+    /// result.
+    ///
+    /// `dots[t][m][r] = sum over q and k of codes[t][q][r][k] * a[m][4 q + k]`. Codes are signed if `SIGNED`.
+    /// The stride of `a[m]` and of `codes[t][q]` is 64 bytes, that of `codes[t]` eight times as much.
     #[inline(always)]
     unsafe fn tile_dots<const SIGNED: bool>(_a: *const i8, _codes: *const u8) {
         unreachable!("no tiles")
     }
-    /// Stores both tiles of the last [`Lanes::tile_dots`].
+    /// Stores both results of the last [`Lanes::tile_dots`].
     #[inline(always)]
     unsafe fn store_dots(_dots: *mut Tile) {
         unreachable!("no tiles")
     }
-    /// Stores bytes less `zero`, wrapping.
+    /// Stores each byte minus `zero`, wrapping.
     #[inline(always)]
     unsafe fn store_codes(_p: *mut u8, _codes: Self::C, _zero: u8) {
         unreachable!("no tiles")
@@ -241,7 +244,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store_i32(_p: *mut i32, _v: Self::I) {
         unreachable!("no tiles")
     }
-    /// Byte `K` of each row, as the dot product sees it.
+    /// Byte `K` of each row, widened with the sign that [`Lanes::dot_bytes`] gives it.
     unsafe fn widen<const K: usize>(codes: Self::C) -> Self::I;
 
     /// `new` in the lanes of part `PART` of the rows, `old` in the others.
@@ -324,8 +327,9 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// `x · (1 + erf(x / sqrt(2))) / 2`, as `max(x, 0) − |x|/2 · erfc(z)` with `z = |x| / sqrt(2)`.
     ///
-    /// `(1 + 2z) · e^(z²) · erfc(z)` varies little and is a polynomial in `(z − 2) / (z + 2)` (Shepherd and Laframboise
-    /// 1981), here of degree 9, interpolated at Chebyshev nodes of `z <= 10`, beyond which `erfc` is 0 in f32.
+    /// `(1 + 2z) · e^(z²) · erfc(z)` varies little and is a polynomial in `(z − 2) / (z + 2)` (Shepherd and
+    /// Laframboise 1981). Its degree is 9, interpolated at Chebyshev nodes of `z <= 10`; beyond that,
+    /// `erfc` is 0 in f32.
     #[inline(always)]
     unsafe fn gelu(x: Self::F) -> Self::F {
         // SAFETY: register arithmetic; the caller vouches for the CPU's features.
@@ -345,14 +349,14 @@ pub(crate) trait Lanes: Copy + 'static {
     }
 }
 
-/// Below this `exp` is 0: the last argument whose result is a normal number.
+/// Smallest argument of `exp` with a normal result; below it `exp` is 0.
 const EXP_MIN: f32 = -87.33;
-/// ln 2 to 12 bits, so that `n · LN2_HIGH` is exact, and the rest.
+/// ln 2 as 355/512, so that `n · LN2_HIGH` is exact, and the remainder.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// `(e^r − 1 − r) / r²` on `|r| <= ln 2 / 2`, relative error of `e^r` 2e-9.
 const EXP_POLY: [f32; 5] = [0.5, 0.16666576, 0.041666556, 0.008363179, 0.0013926184];
-/// `−2 sqrt(2/pi)` and that times 0.044715.
+/// `−2 sqrt(2/pi)`, and the same times 0.044715.
 const GELU_LINEAR: f32 = -1.595_769;
 const GELU_CUBIC: f32 = -0.071_354_814;
 /// See [`Lanes::gelu`]; relative error 4e-8.

@@ -1,4 +1,5 @@
-//! Instruction sets: which exist, which this machine has, and the code of each kernel for each of them.
+//! Instruction sets: the supported ones, their run-time detection, and each kernel's entry point for each
+//! set.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -21,7 +22,7 @@ use std::str::FromStr;
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
-pub(crate) use kernel::{Entry, Kernel, kernel_entry};
+pub(crate) use kernel::{Kernel, KernelFn, kernel_entry};
 pub(crate) use lanes::{LANES, Lanes, Order, Tile, for_each};
 #[cfg(target_arch = "aarch64")]
 use neon::{Dotprod, I8mm};
@@ -38,13 +39,13 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// The same, and AMX with int8 (Linux).
+    /// [`Isa::Avx512`] and AMX with int8 (Linux only).
     Amx,
     /// aarch64 with `sdot`.
     NeonDotprod,
     /// aarch64 with `usdot`.
     NeonI8mm,
-    /// [`Isa::Portable`] with tiles in memory.
+    /// [`Isa::Portable`] with emulated tiles.
     #[cfg(test)]
     Tiles,
 }
@@ -62,17 +63,17 @@ impl Isa {
         Isa::Portable,
     ];
 
-    /// The best that this machine has.
+    /// The best instruction set of this machine.
     pub fn detect() -> Isa {
         Isa::ALL.iter().copied().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
     }
 
-    /// All that this machine has, best first.
+    /// All instruction sets of this machine, best first.
     pub fn available() -> Vec<Isa> {
         Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
@@ -98,7 +99,7 @@ impl Isa {
         }
     }
 
-    /// [`Lanes::ORDER`]
+    /// [`Lanes::ORDER`] of the instruction set.
     pub(crate) fn order(self) -> Order {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -150,7 +151,7 @@ impl fmt::Display for Isa {
     }
 }
 
-/// A name that is no instruction set.
+/// Error for an unknown instruction set's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected portable, avx2, avxvnni, avx512, amx, dotprod or i8mm, found {0:?}")]
 pub struct UnknownIsa(String);
@@ -163,8 +164,8 @@ impl FromStr for Isa {
     }
 }
 
-/// The code of kernel `K` for `isa`, which must be available where it is called.
-pub(crate) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
+/// The entry point of kernel `K` for `isa`. Calling it needs a machine that has `isa`.
+pub(crate) fn entry<K: Kernel>(isa: Isa) -> KernelFn<K> {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::run_avx2::<K>,

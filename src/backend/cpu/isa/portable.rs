@@ -1,5 +1,5 @@
-//! Lanes as plain arrays and loops: for CPUs that no other file supports, and the yardstick that the others
-//! are tested against. The specification of the operations is `backend::reference`.
+//! Lanes as plain arrays and loops, for CPUs that no other file supports, and the most readable
+//! implementation of [`Lanes`]. The specification of the operations is `backend::reference`.
 
 use half::{bf16, f16};
 
@@ -8,7 +8,7 @@ use super::{LANES, Lanes, Order, kernel_entry};
 use super::{Tile, tiles_emulated};
 use crate::quant::e4m3;
 
-/// No instruction set in particular; for tests there is one with tiles.
+/// The target's baseline; with emulated tiles for tests if `TILES`.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable<const TILES: bool>;
 
@@ -297,7 +297,7 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     }
     #[cfg(test)]
     unsafe fn tile_dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
-        // SAFETY: the caller's pointers are valid for their rows, as `tiles_emulated` wants.
+        // SAFETY: the caller's pointers are valid for their rows, as `tiles_emulated` requires.
         unsafe { tiles_emulated::dots::<SIGNED>(a, codes) }
     }
     #[cfg(test)]
@@ -325,7 +325,7 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     }
 }
 
-/// `acc[r] += sum over k of codes[r][k] * a[k]`. Not inlined: there are many kernels, and each has it 8
+/// `acc[r] += sum over k of codes[r][k] * a[k]`. Not inlined, because each of the many kernels calls it 8
 /// times.
 #[inline(never)]
 fn dot(mut acc: I, codes: &[[u8; 4]; LANES], a: [i8; 4]) -> I {

@@ -1,5 +1,5 @@
-//! A thread's tiles in memory, for tests: the code that uses tiles is tested on every machine, and misuse
-//! fails, which real tiles would not report.
+//! Emulated tiles in thread-local memory, for tests. Code that uses tiles is tested on every machine, and
+//! misuse panics, which hardware tiles would not report.
 
 use std::cell::RefCell;
 
@@ -20,7 +20,7 @@ struct Tiles {
     dots: Option<[Tile; 2]>,
 }
 
-/// Calls `f` with the thread's tiles.
+/// Calls `f` with the thread's configured tiles.
 fn with(f: impl FnOnce(&mut Tiles)) {
     TILES.with_borrow_mut(|tiles| f(tiles.as_mut().expect("tiles have begun")));
 }

@@ -18,11 +18,11 @@ use crate::backend::cpu::pack::{
 use crate::backend::cpu::{Cpu, check_vector};
 use crate::backend::{BackendError, Frame, PreparedMatrix, Weights};
 use crate::backend::{overlap_error, shape_error};
-use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
+use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, WriteMode};
 use crate::quant::{Bits, Codes};
 use formats::{Dense, E2M1, E4m3, Float, Int8};
 pub(crate) use panel::PanelArgs;
-use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
+use panel::{Finish, RunPanel, activate_panel, k_block_groups, run_panel};
 
 const OP: &str = "matmul";
 
@@ -97,8 +97,8 @@ impl Call<'_> {
             None => std::ptr::null(),
         };
         match product.epilogue {
-            Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
-            Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
+            Epilogue::Write(WriteMode::Store) => self.push(matrix, dst, bias, Finish::Store),
+            Epilogue::Write(WriteMode::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
                 // Three entries over the same panels: a thread computes a chunk's gates, activations and
                 // products before its next chunk, so that the values are still in its caches. The two
@@ -129,7 +129,7 @@ impl Call<'_> {
             groups,
             rows: matrix.rows(),
             tokens,
-            stretch: stretch(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
+            k_block_groups: k_block_groups(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
             hint: self.cpu.hint,
             activations,
             dst: dst.ptr,
@@ -170,7 +170,7 @@ impl Call<'_> {
         // do not overlap each other or the source, and a panel's columns belong to one chunk.
         unsafe {
             if pack_chunks == 1 {
-                self.cpu.pool.run_behind(prepare, run_panels, &list, chunks);
+                self.cpu.pool.run_after(prepare, run_panels, &list, chunks);
             } else {
                 prepare();
                 self.cpu.pool.run(run_panels, &list, chunks);

@@ -11,7 +11,7 @@ use crate::backend::reference::activate;
 use crate::backend::{ArenaMemory, PreparedMatrix, Weights};
 use crate::ir::{
     Activation, Embed, Epilogue, GatherOutputs, KvDtype, Matmul, MatrixId, Place, Product, RmsNorm, Rows,
-    StepInput, VectorId, Write,
+    StepInput, VectorId, WriteMode,
 };
 use crate::quant::{Bits, Codes, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix};
 use half::{bf16, f16};
@@ -77,7 +77,7 @@ impl Setup {
             dst: dst_place(k, n),
             matrix: MatrixId(0),
             bias: None,
-            epilogue: Epilogue::Write(Write::Store),
+            epilogue: Epilogue::Write(WriteMode::Store),
         };
         let op = Matmul { src: place(0, k), norm: None, products: vec![product] };
         Setup { matrices: vec![matrix], vectors: vec![], op }
@@ -379,7 +379,7 @@ fn stretches_of_a_row_have_the_bits_of_the_whole() {
         let (mut added, mut gated) = (stored.clone(), stored.clone());
         added.vectors.push(random.vector(n));
         added.op.products[0].bias = Some(VectorId(0));
-        added.op.products[0].epilogue = Epilogue::Write(Write::Add);
+        added.op.products[0].epilogue = Epilogue::Write(WriteMode::Add);
         gated.matrices.push(random.quant(n, k, (Bits::Eight.into(), 32, false)).into());
         gated.op.products[0].epilogue = Epilogue::Gated { up: MatrixId(1), activation: Activation::Silu };
         for (setup, before) in [(stored, f32::NAN), (added, 0.5), (gated, f32::NAN)] {
@@ -488,7 +488,7 @@ fn norm_bias_residual_and_shared_source() {
         dst: dst(i),
         matrix: MatrixId(i as u32),
         bias: (i != 1).then_some(VectorId(1)),
-        epilogue: Epilogue::Write(if i == 2 { Write::Add } else { Write::Store }),
+        epilogue: Epilogue::Write(if i == 2 { WriteMode::Add } else { WriteMode::Store }),
     });
     let norm = Some(RmsNorm { weight: VectorId(0), eps });
     let op = Matmul { src: place(0, k), norm, products: products.collect() };

@@ -1,6 +1,6 @@
-//! Read bandwidth: bytes per second of kernels that only read, from huge pages, by threads that each read
-//! long stretches as they read weights. Two kernels prefetch differently; the faster one counts, because a
-//! limit that products exceed is none.
+//! Read bandwidth: bytes per second of kernels that only read. As in products, the memory is in huge pages,
+//! and each thread reads long contiguous ranges. Two kernels prefetch differently; the faster one counts,
+//! so that products do not exceed the limit.
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use crate::backend::cpu::memory::Buffer;
 use crate::backend::cpu::memory::prefetch::{IntoL2, LINE, NonTemporal, Off, Prefetch};
 use crate::backend::cpu::tuning::PrefetchHint;
 
-/// A kernel repeats its pass for this long, and at least this often.
+/// Minimum duration of a kernel's measurement, and minimum number of passes.
 const MEASURE_FOR: Duration = Duration::from_millis(100);
 const PASSES: usize = 3;
-/// Elements of a chunk, and of one iteration of its loop.
+/// Elements per chunk, and per iteration of its loop.
 const CHUNK: usize = 1 << 18;
 const STEP: usize = 4 * LANES;
-/// Prefetch distances in bytes: into L2, and non-temporal. With exactly 6 KiB one core of Zen 5 reads 3 to 4
-/// % less.
+/// Prefetch distances in bytes: into L2, and non-temporal. With exactly 6 KiB, one core of Zen 5 reads 3 to
+/// 4 % less.
 const INTO_L2: usize = 8 << 10;
 const NON_TEMPORAL: usize = (6 << 10) + 3 * LINE;
 
@@ -30,7 +30,7 @@ pub struct ReadProbe {
 }
 
 impl ReadProbe {
-    /// At least `bytes`, which should be many times the caches.
+    /// Allocates at least `bytes`, which should be many times the size of the caches.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -45,26 +45,26 @@ impl ReadProbe {
         Ok(ReadProbe { buffer })
     }
 
-    /// Its length in bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.buffer.bytes()
     }
 }
 
 impl Cpu {
-    /// Bytes per second that the CPU's threads read together: the faster of two kernels, each the mean of a
-    /// tenth of a second and at least three passes. One prefetches into L2; the other by the non-temporal hint
-    /// where products do, else not at all.
+    /// Bytes per second that the CPU's threads read together: the faster of two kernels. Each is a mean
+    /// over a tenth of a second and at least three passes. One kernel prefetches into L2; the other
+    /// prefetches by the non-temporal hint if products do, otherwise not at all.
     pub fn read_bandwidth(&self, probe: &ReadProbe) -> f64 {
         let numbers = probe.buffer.elements();
         let other = match self.hint {
             PrefetchHint::NonTemporal => self.reads(&Numbers::<NonTemporal, NON_TEMPORAL>::of(numbers)),
-            PrefetchHint::L1 | PrefetchHint::L2 => self.reads(&Numbers::<Off, 0>::of(numbers)),
+            PrefetchHint::L2 => self.reads(&Numbers::<Off, 0>::of(numbers)),
         };
         self.reads(&Numbers::<IntoL2, INTO_L2>::of(numbers)).max(other)
     }
 
-    /// Bytes per second of one of the kernels.
+    /// Bytes per second of one kernel.
     fn reads<P: Prefetch, const AHEAD: usize>(&self, numbers: &Numbers<'_, P, AHEAD>) -> f64 {
         // SAFETY: a chunk reads its own part of the numbers.
         let pass = || unsafe { self.parallel(numbers, numbers.values.len() / CHUNK) };
@@ -79,12 +79,12 @@ impl Cpu {
     }
 }
 
-/// The value of the elements of iteration `i`: unlike its neighbours', and a chunk's sum is exact.
+/// The value of all elements of iteration `i`. Neighbouring iterations differ, and a chunk's sum is exact.
 fn value(i: usize) -> f32 {
     (i % 8) as f32
 }
 
-/// Chunks of numbers, which are added up. `P` prefetches `AHEAD` bytes ahead.
+/// A kernel that adds up numbers, and prefetches by `P` at a distance of `AHEAD` bytes.
 struct Numbers<'a, P, const AHEAD: usize> {
     values: &'a [f32],
     prefetch: PhantomData<fn(P)>,
@@ -125,7 +125,7 @@ mod tests {
 
     use crate::backend::cpu::{Cpu, CpuOptions, Isa, ReadProbe};
 
-    /// The kernel asserts its sums: what is measured here is that they are right.
+    /// The kernel itself asserts that its sums are right.
     #[test]
     fn every_instruction_set_reads_all() {
         let probe = ReadProbe::new(3 << 20).unwrap();

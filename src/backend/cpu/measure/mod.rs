@@ -1,4 +1,4 @@
-//! What this machine could reach at most: multiply-adds and bytes per second, measured.
+//! Measured limits of this machine: multiply-adds and bytes per second.
 
 mod bandwidth;
 mod peak;

@@ -1,5 +1,5 @@
-//! Peak arithmetic: multiply-adds per second of kernels that do nothing else. They read only activations in
-//! L1, as matrix kernels do, so each instruction set has a ceiling for its own way of multiplying.
+//! Peak arithmetic: multiply-adds per second of kernels that do nothing else. Like matrix kernels, they read
+//! activations from L1, so the peak of an instruction set is that of its own dot products.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes, for_each};
 
-/// Least length of a run; the best of several counts.
+/// Minimum duration of a run, and number of runs; the fastest one counts.
 const RUN: Duration = Duration::from_millis(20);
 const RUNS: usize = 5;
-/// Iterations of a chunk: microseconds, so that a late thread leaves its part to the others.
+/// Iterations of a chunk. They take microseconds, so that other threads process the share of a late one.
 const STEPS: usize = 16;
 const ROUNDS: usize = 256;
-/// The codes of both nibbles of all bytes, and the four activations of every dot product.
+/// Codes in the low and high nibble of every byte, and the four activations of every dot product.
 const CODES: [i64; 2] = [3, 5];
 const QUAD: [i8; 4] = [1, 2, -1, 3];
 
@@ -39,7 +39,7 @@ impl Cpu {
         while runs < RUNS {
             let products = Products { unit, macs: AtomicU64::new(0) };
             let started = Instant::now();
-            // SAFETY: a chunk writes nothing but the counter, and any number of them may be done.
+            // SAFETY: chunks write only to the atomic counter, and any number of chunks is valid.
             unsafe { self.parallel(&products, chunks) };
             let took = started.elapsed();
             best = f64::max(best, products.macs.into_inner() as f64 / took.as_secs_f64());
@@ -72,8 +72,8 @@ impl Kernel for Products {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {
-        // As many sums as hide an instruction's latency and fit in registers: twelve registers on AVX-512,
-        // eight on AVX2, sixteen on NEON.
+        // The sums hide an instruction's latency and fit in registers: twelve registers on AVX-512, eight on
+        // AVX2, sixteen on NEON.
         // SAFETY: the caller vouches for the CPU's features.
         let a_step = unsafe {
             match (self.unit, const { L::WIDE }) {
@@ -95,14 +95,14 @@ impl Kernel for Products {
 #[inline(always)]
 unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
     let (codes, quads) = black_box(([(CODES[1] << 4 | CODES[0]) as u8; 4 * LANES], [[QUAD; 4]; 6 * STEPS]));
-    // SAFETY: sixteen rows of four codes are there, and four quads for each step and each of at most six
-    // rows of activations.
+    // SAFETY: `codes` has sixteen rows of four codes, and `quads` four quads for each step and each of at
+    // most six rows of activations.
     unsafe {
         let codes = L::bytes(codes.as_ptr());
         let codes = [L::low::<4>(codes), L::high::<4>(codes)];
         let mut sums = [[L::splat_i32(0); T]; M];
         for _ in 0..ROUNDS {
-            // Hidden from the compiler, which would otherwise hoist it out of the loop.
+            // `black_box` keeps the compiler from hoisting the loads out of the loop.
             let mut next = black_box(quads.as_ptr());
             for _ in 0..STEPS {
                 let mut activations = [L::activations(next.cast()); M];
@@ -115,7 +115,7 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
                         for (sum, &codes) in sums.iter_mut().zip(&codes) {
                             *sum = match (const { L::PAIRS }, Q) {
                                 (false, _) => L::dot_small::<Q>(*sum, codes, activations),
-                                // Half as many, of eight columns each.
+                                // Half as many products, of eight columns each.
                                 (true, 0 | 1) => L::dot_pair(*sum, codes, activations),
                                 (true, _) => *sum,
                             };
@@ -134,13 +134,13 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
     16 * LANES * T * M
 }
 
-/// `N` sums that are halved and increased by one; returns the multiply-adds of one iteration.
+/// Repeatedly halves `N` sums and adds one. Returns the multiply-adds of one iteration.
 ///
 /// # Safety
 /// The CPU has the features of `L`.
 #[inline(always)]
 unsafe fn fmas<L: Lanes, const N: usize>() -> usize {
-    // Different start values: the compiler would compute equal sums once.
+    // Start values are hidden from the compiler, which would compute equal sums once.
     let (starts, half, one) = black_box(([0.0; N], 0.5, 1.0));
     // SAFETY: register arithmetic; the caller vouches for the CPU's features.
     unsafe {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::{CpuOptions, Isa};
 
-    /// The kernels assert their sums: what is measured here is that they are right, and counted.
+    /// The kernels themselves assert that their sums are right.
     #[test]
     fn every_instruction_set_has_its_peaks() {
         for isa in Isa::available() {

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::backend::BackendError;
-use crate::room;
+use crate::headroom;
 
 /// Minimum size for huge pages; such a buffer starts on a huge page boundary. A decode step reads all weights
 /// once, and with small pages address translation costs more than the reads.
@@ -25,7 +25,7 @@ impl Buffer {
     /// `bytes` zeros that will all be used, in huge pages if available.
     pub(crate) fn zeroed(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let buffer = Buffer::aligned(bytes, what)?;
-        buffer.ask_for_huge_pages();
+        buffer.advise_huge_pages();
         Ok(buffer)
     }
 
@@ -39,7 +39,7 @@ impl Buffer {
     }
 
     /// Requests huge pages for pages not touched yet.
-    pub(crate) fn ask_for_huge_pages(&self) {
+    pub(crate) fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if self.bytes >= HUGE {
             // Advice only: on a kernel without huge pages it fails, which is harmless.
@@ -51,7 +51,7 @@ impl Buffer {
     /// resident.
     pub(crate) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let no_memory = BackendError::OutOfMemory { bytes, what };
-        if bytes >= HUGE && !room::has(bytes.saturating_add(room::SMALL_BYTES)) {
+        if bytes >= HUGE && !headroom::has(bytes.saturating_add(headroom::SMALL_BYTES)) {
             return Err(no_memory);
         }
         let map = MmapOptions::new().len(bytes.max(1)).map_anon().map_err(|_| no_memory)?;

@@ -111,7 +111,7 @@ impl KvPool {
     /// Allocates a pool of `pages` zeroed pages.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] for a head dimension that is not a multiple of 8,
+    /// [`BackendError::Unavailable`] for layers without heads or heads without elements,
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
         let mut pool = KvPool { pages, layers: Vec::new(), states: States::default() };
@@ -183,18 +183,18 @@ impl PageMemory for KvPool {
         let mut rest = bytes;
         for layer in &mut self.layers {
             let size = layer.page_bytes();
-            let (part, behind) = rest.split_at(size);
+            let (part, after) = rest.split_at(size);
             layer.memory.elements_mut::<u8>()[page * size..(page + 1) * size].copy_from_slice(part);
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }
 
     fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
         let (dim, pages) = (layout.head_dim, self.pages);
-        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
+        if layout.layers > 0 && (dim == 0 || layout.kv_heads == 0) {
             let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
-            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
+            let reason = "the CPU backend takes at least one head of at least one element".into();
             return Err(BackendError::Unavailable { what, reason });
         }
         let no_memory = || {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn blocks_add_up_to_the_contract_s_page() {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
-            for dim in [8, 16, 40, 64, 72, 80, 96, 128, 256] {
+            for dim in [1, 5, 8, 12, 16, 40, 64, 72, 80, 96, 100, 128, 256] {
                 let layout = layout(3, 5, dim, dtype);
                 assert_eq!(3 * 5 * BlockShape::new(&layout).bytes, layout.page_bytes());
             }
@@ -242,9 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn odd_heads_and_impossible_sizes_are_refused() {
-        let odd = KvPool::new(layout(1, 1, 12, KvDtype::F16), 1);
-        assert!(matches!(odd, Err(BackendError::Unavailable { .. })));
+    fn empty_heads_and_impossible_sizes_are_refused() {
+        for (kv_heads, dim) in [(1, 0), (0, 64)] {
+            let empty = KvPool::new(layout(1, kv_heads, dim, KvDtype::F16), 1);
+            assert!(matches!(empty, Err(BackendError::Unavailable { .. })));
+        }
         for pages in [usize::MAX / 16, usize::MAX / 4096] {
             let huge = KvPool::new(layout(1, 1, 64, KvDtype::F16), pages);
             assert!(matches!(huge, Err(BackendError::OutOfMemory { .. })));
@@ -266,11 +268,11 @@ mod tests {
     proptest! {
         #[test]
         fn exported_pages_come_back_and_leave_their_neighbours_alone(
-            layers in 1usize..4, kv_heads in 1usize..4, dim in 1usize..12, int8: bool,
+            layers in 1usize..4, kv_heads in 1usize..4, dim in 1usize..96, int8: bool,
             order in Just((0u32..6).collect::<Vec<_>>()).prop_shuffle(), seed: u8,
         ) {
             let dtype = if int8 { KvDtype::Int8 } else { KvDtype::F16 };
-            let layout = layout(layers, kv_heads, 8 * dim, dtype);
+            let layout = layout(layers, kv_heads, dim, dtype);
             let others = KvLayout { kv_heads: 2, head_dim: 24, ..layout };
             let mut pool = KvPool::new(layout, 6).unwrap();
             pool.add_layers(others).unwrap();

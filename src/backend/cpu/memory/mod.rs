@@ -4,11 +4,11 @@ mod buffer;
 pub(crate) mod cache;
 mod kv;
 pub(crate) mod prefetch;
-mod shelf;
 mod view;
+mod weights;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use kv::KvLayer;
 pub use kv::KvPool;
-pub(crate) use shelf::{Part, Shelf};
 pub(crate) use view::Rows;
+pub(crate) use weights::{WeightArena, WeightSlice};

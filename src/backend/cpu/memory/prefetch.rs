@@ -1,6 +1,6 @@
 //! Software prefetch of a cache line: one instruction on x86-64 and aarch64. Elsewhere these functions are
-//! empty, and only the hardware prefetcher works. Which of them suits a processor is in
-//! [`tuning`](crate::backend::cpu::tuning).
+//! empty, and only the hardware prefetcher is at work. [`tuning`](crate::backend::cpu::tuning) chooses the
+//! hint for each processor.
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;

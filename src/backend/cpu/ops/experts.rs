@@ -2,7 +2,7 @@
 
 use crate::backend::cpu::Cpu;
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Combine, Operation, Route, Write};
+use crate::ir::{Combine, Operation, Route, WriteMode};
 
 /// See [`Route`].
 pub(crate) fn route(op: &Route, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
@@ -48,7 +48,7 @@ pub(crate) fn combine(op: &Combine, frame: &mut Frame<'_, Cpu>) -> Result<(), Ba
     let rows = op.dst.rows.count(frame.step);
     let places = [(&op.dst, rows), (&op.src, rows), (&op.routes, rows)];
     let [out, parts, routes] = frame.arena.slices(Combine::NAME, places)?;
-    if op.write == Write::Store {
+    if op.write == WriteMode::Store {
         out.fill(0.0);
     }
     let rows = out.chunks_exact_mut(op.dst.cols.max(1)).zip(parts.chunks_exact(op.src.cols.max(1)));

@@ -8,7 +8,7 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::cpu::pack::sum_of_squares;
 use crate::backend::cpu::{Cpu, check_vector};
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
-use crate::ir::{self, NormKind, Place, Write};
+use crate::ir::{self, NormKind, Place, WriteMode};
 
 const OP: &str = "norm";
 const ONES: [f32; LANES] = [1.0; LANES];
@@ -20,7 +20,7 @@ pub(crate) fn norm(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
     norm: &ir::Norm,
-    write: Write,
+    write: WriteMode,
     frame: &mut Frame<'_, Cpu>,
 ) -> Result<(), BackendError> {
     let weight = check_vector(OP, frame.weights, norm.weight, src.cols)?.as_ptr();
@@ -30,14 +30,14 @@ pub(crate) fn norm(
         let found = format!("dst [{}, {}]", dst.rows, dst.cols);
         return Err(shape_error(OP, format!("dst [{}, {}]", src.rows, src.cols), found));
     }
-    if dst.overlaps(&src) && (dst.ptr != src.ptr || write == Write::Add) {
+    if dst.overlaps(&src) && (dst.ptr != src.ptr || write == WriteMode::Add) {
         return Err(overlap_error(OP, [dst, src]));
     }
     let bias = match norm.bias {
         Some(bias) => check_vector(OP, frame.weights, bias, src.cols)?.as_ptr(),
         None => std::ptr::null(),
     };
-    let add = write == Write::Add;
+    let add = write == WriteMode::Add;
     let kernel = Norm { dst, src, weight, bias, centred: norm.kind == NormKind::Layer, eps: norm.eps, add };
     // SAFETY: the rows lie in the arena, the weight has a row's length; a chunk writes its own
     // rows, and reads those of `src` at the same place or elsewhere.

@@ -37,7 +37,7 @@ struct Attend<'a> {
 impl Kernel for Attend<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, row: usize, _worker: usize) {
-        let RowAttention { heads, sees, .. } = self.op;
+        let RowAttention { heads, mask, .. } = self.op;
         let mut groups = self.op.q.rows.groups(self.step).zip(self.op.k.rows.groups(self.step));
         let own = groups.find(|(queries, _)| queries.contains(&row));
         let (place, keys) = own.map_or((0, 0..0), |(queries, keys)| (row - queries.start, keys));
@@ -51,7 +51,7 @@ impl Kernel for Attend<'_> {
                     (self.q.row(row).add(head * heads.dim), self.dst.row(row).add(head * heads.dim));
                 let mut joined = Joined { dst, dim: heads.dim, max: f32::NEG_INFINITY, sum: 0.0 };
                 joined.scale::<L>(0.0);
-                for key in keys.clone().filter(|key| sees.holds(place, key - keys.start)) {
+                for key in keys.clone().filter(|key| mask.allows(place, key - keys.start)) {
                     let (k, v) = (self.k.row(key).add(kv), self.v.row(key).add(kv));
                     joined.add::<L>(dot::<L>(q, k, heads.dim) * self.op.scale, v);
                 }

@@ -11,7 +11,7 @@
 //! reads one stream. With [`Lanes::PAIRS`], two adjacent tokens of a block interleave their codes. A row's
 //! records depend on that row alone.
 
-use super::record::{FloatGroup, GROUP, Int8Group, Record, SECOND_BITS, behind, block_len, groups};
+use super::record::{FloatGroup, GROUP, Int8Group, Record, SECOND_BITS, block_len, groups, residuals};
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 
@@ -50,7 +50,7 @@ pub(crate) struct Pack {
     pub(crate) src: Rows,
     /// `[K]`, and the epsilon added to the mean square.
     pub(crate) norm: Option<(*const f32, f32)>,
-    /// `[rows · groups]`, followed by the data of [`behind`]; null if no product needs them.
+    /// `[rows · groups]`, followed by the data of [`residuals`]; null if no product needs them.
     pub(crate) int8: *mut Int8Group,
     /// `[rows · groups]`, or null if no product needs them.
     pub(crate) float: *mut FloatGroup,
@@ -107,7 +107,7 @@ impl Pack {
                 let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                 if !self.int8.is_null() {
                     let record = first + group * stride;
-                    let (second, outliers) = behind(self.int8, self.src.rows * groups(cols));
+                    let (second, outliers) = residuals(self.int8, self.src.rows * groups(cols));
                     let (first, second) = (self.int8.add(record), second.add(record));
                     let outlier = (*first).scale > usual;
                     outliers.add(record).write(u8::from(outlier));

@@ -65,6 +65,7 @@ impl Layout {
     }
 
     /// Bytes per group of one panel.
+    #[inline]
     pub(crate) const fn group_bytes(self) -> usize {
         match self {
             Layout::Quant { mins, halves, .. } => {
@@ -75,6 +76,7 @@ impl Layout {
     }
 
     /// Bytes per group for values or codes.
+    #[inline]
     pub(crate) const fn code_bytes(self) -> usize {
         match self {
             Layout::Quant { kind, .. } => PANEL * GROUP / 8 * kind.bits(),
@@ -85,6 +87,7 @@ impl Layout {
 
     /// The offset to subtract from a stored code, including a byte's bias; for 4-bit floats, from the table's
     /// code.
+    #[inline]
     pub(crate) const fn zero_point(self) -> i32 {
         match self {
             Layout::Quant { kind: Codes::E2m1, .. } => E2M1_ZERO,
@@ -94,6 +97,7 @@ impl Layout {
     }
 
     /// Fill for missing columns: without mins, the code of value 0.
+    #[inline]
     pub(super) const fn padding(self) -> u8 {
         match self {
             Layout::Quant { kind: Codes::E2m1 | Codes::E4m3, .. } => 0,

@@ -48,15 +48,15 @@ use lines::{
 
 use crate::backend::cpu::Compute;
 use crate::backend::cpu::isa::Order;
-use crate::backend::cpu::memory::{Part, Shelf};
+use crate::backend::cpu::memory::{WeightArena, WeightSlice};
 use crate::backend::cpu::pool::Pool;
 use crate::backend::{MatrixSource, PreparedMatrix};
 use crate::quant::{Bits, Codes, DenseValues, QuantMatrix, WeightMatrix, e4m3};
 pub(crate) use activations::{Pack, ROWS_PER_CHUNK, sum_of_squares};
 pub(crate) use layout::{E2M1_CODES, Layout, PANEL, QUADS, packed_bytes};
 pub(crate) use record::{
-    Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, behind, block_len, groups,
-    in_blocks,
+    Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, block_len, groups, in_blocks,
+    residuals,
 };
 
 /// Bytes per chunk: a huge page, so that threads share few of them.
@@ -65,7 +65,7 @@ const RUN_BYTES: usize = 2 << 20;
 /// A packed weight matrix.
 #[derive(Debug)]
 pub struct Matrix {
-    data: Part,
+    data: WeightSlice,
     rows: usize,
     cols: usize,
     layout: Layout,
@@ -87,17 +87,17 @@ impl PreparedMatrix for Matrix {
 }
 
 impl Matrix {
-    /// Packs the rows of `source` on the pool's threads, into memory from `shelf`.
+    /// Packs the rows of `source` on the pool's threads, into memory from `arena`.
     pub(crate) fn pack<S: MatrixSource>(
         source: &S,
         order: Order,
         pool: &Pool,
-        shelf: &Shelf,
+        arena: &WeightArena,
     ) -> Result<Matrix, S::Error> {
         let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source.form()));
         let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
         let panels = rows.div_ceil(PANEL);
-        let mut data = shelf.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
+        let mut data = arena.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
         // Small matrices are divided among the threads, too.
         let run = (RUN_BYTES / panel_bytes.max(1)).min(panels / (4 * pool.threads())).max(1);
         let mut scratch = Vec::new();
@@ -113,7 +113,7 @@ impl Matrix {
             scratch: &scratch,
             failed: &failed,
         };
-        // SAFETY: each chunk writes its own panels of a part that holds them all.
+        // SAFETY: each chunk writes its own panels of a slice that holds them all.
         unsafe { pool.run(pack_run, &job, panels.div_ceil(run)) };
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some((_, error)) => Err(error),
@@ -122,7 +122,12 @@ impl Matrix {
     }
 
     /// A matrix packed earlier: the length of `data` must be [`packed_bytes`].
-    pub(crate) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
+    pub(crate) fn packed(
+        data: WeightSlice,
+        [rows, cols]: [usize; 2],
+        layout: Layout,
+        order: Order,
+    ) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
         Matrix { data, rows, cols, layout, order, compute: Compute::default() }
     }
@@ -250,7 +255,7 @@ unsafe fn pack_run<S: MatrixSource>(job: &Packing<'_, S>, chunk: usize, worker: 
             }
             return;
         }
-        // SAFETY: the part holds `panel_bytes` for each panel, and only this chunk writes this one.
+        // SAFETY: the slice holds `panel_bytes` for each panel, and only this chunk writes this one.
         let out =
             unsafe { std::slice::from_raw_parts_mut(job.data.add(panel * job.panel_bytes), job.panel_bytes) };
         pack_panel(&block, job.layout, job.order, out);

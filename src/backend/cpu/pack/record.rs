@@ -96,7 +96,7 @@ pub(crate) fn in_blocks<L: Lanes>(tokens: usize) -> usize {
 /// The data after `records` first records: as many second records, then one byte per record that is 0 if the
 /// second record is unused.
 #[inline(always)]
-pub(crate) fn behind<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
+pub(crate) fn residuals<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
     (first.wrapping_add(records), first.wrapping_add(2 * records).cast())
 }
 

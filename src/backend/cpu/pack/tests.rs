@@ -188,10 +188,10 @@ fn specify_floats(m: &DenseMatrix, [row, group]: [usize; 2], out: &mut [u8]) {
     }
 }
 
-fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
+fn check(matrix: &WeightMatrix, pool: &Pool, arena: &WeightArena) {
     for order in [Order::Unsigned, Order::Signed, Order::Pairs] {
         let source = Source { matrix, bad: &[], asked: Mutex::default() };
-        let packed = Matrix::pack(&source, order, pool, shelf).unwrap();
+        let packed = Matrix::pack(&source, order, pool, arena).unwrap();
         let what = format!("{} x {} of {:?}, {order:?}", matrix.rows(), matrix.cols(), matrix.form());
         assert!(packed.data.as_slice() == specified(matrix, order), "{what}: other bytes");
         for row in 0..matrix.rows() {
@@ -214,13 +214,13 @@ fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
 #[test]
 fn every_form_is_packed_as_the_layout_says() {
     for pool in [pool(1), pool(3)] {
-        // One shelf for all: packing must not write outside a matrix.
-        let shelf = Shelf::default();
+        // One arena for all: packing must not write outside a matrix.
+        let arena = WeightArena::default();
         for shape in [[1, 32], [3, 16], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
             for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
                 for group in [16, 32, 64, 128, shape[1]] {
                     for mins in [false, true] {
-                        check(&quant(shape, QuantForm { kind: bits.into(), group, mins }), &pool, &shelf);
+                        check(&quant(shape, QuantForm { kind: bits.into(), group, mins }), &pool, &arena);
                     }
                 }
             }
@@ -228,9 +228,9 @@ fn every_form_is_packed_as_the_layout_says() {
             let of = |kind| groups.map(|group| QuantForm { kind, group, mins: false });
             let sixteen = QuantForm { kind: Codes::E2m1, group: 16, mins: false };
             for form in [of(Codes::E2m1), of(Codes::E4m3)].concat().into_iter().chain([sixteen]) {
-                check(&quant(shape, form), &pool, &shelf);
+                check(&quant(shape, form), &pool, &arena);
             }
-            dense(shape).iter().for_each(|matrix| check(matrix, &pool, &shelf));
+            dense(shape).iter().for_each(|matrix| check(matrix, &pool, &arena));
         }
     }
 }
@@ -239,7 +239,7 @@ fn every_form_is_packed_as_the_layout_says() {
 fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
     let bytes = |bits: Bits, group, mins| {
         let matrix = quant([64, 96], QuantForm { kind: bits.into(), group, mins });
-        let packed = Matrix::pack(&matrix, Order::Unsigned, &pool(1), &Shelf::default()).unwrap();
+        let packed = Matrix::pack(&matrix, Order::Unsigned, &pool(1), &WeightArena::default()).unwrap();
         // Bits per code, without scales and mins.
         let factors = 64 * 96 / group.min(32) * if mins { 4 } else { 2 };
         8 * (packed.bytes() - factors) / (64 * 96)
@@ -253,14 +253,14 @@ fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
 #[test]
 fn of_several_bad_rows_the_first_panels_is_told() {
     let [matrix, ..] = dense([900, 40]);
-    let (pool, shelf) = (pool(3), Shelf::default());
+    let (pool, arena) = (pool(3), WeightArena::default());
     for bad in [vec![0], vec![899], vec![40, 500], vec![800, 130, 460, 129]] {
         let source = Source { matrix: &matrix, bad: &bad, asked: Mutex::default() };
         let first = bad.iter().min().unwrap() / PANEL;
-        match Matrix::pack(&source, Order::Unsigned, &pool, &shelf).unwrap_err() {
+        match Matrix::pack(&source, Order::Unsigned, &pool, &arena).unwrap_err() {
             Failure::Rows(QuantError::NonFinite { row, .. }) => assert_eq!(row / PANEL, first, "{bad:?}"),
             other => panic!("{other:?}"),
         }
     }
-    check(&matrix, &pool, &shelf);
+    check(&matrix, &pool, &arena);
 }

@@ -8,7 +8,7 @@
 //!
 //! A thread reads the function pointer only after a claim. The submitter cannot replace a job before every
 //! claimed chunk is reported done, so a claim always belongs to the current job. A job may be published
-//! before its input is ready ([`Pool::run_behind`]). After start-up, no lock is taken and nothing is
+//! before its input is ready ([`Pool::run_after`]). After start-up, no lock is taken and nothing is
 //! allocated.
 //!
 //! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is detected to
@@ -32,7 +32,7 @@ use stalls::{Mode, Stalls};
 use worker::Worker;
 
 use crate::backend::BackendError;
-use crate::room;
+use crate::headroom;
 
 /// Spins before a waiting thread starts to yield: some microseconds, about the gap between two operations of
 /// a step.
@@ -63,8 +63,8 @@ struct Shared {
     busy: AtomicBool,
     /// Number of job starts plus job ends: odd while a job runs.
     jobs: AtomicUsize,
-    /// Whether the mode is [`Mode::Guests`]: workers nap.
-    guests: AtomicBool,
+    /// Whether the mode is [`Mode::Nap`]: workers nap.
+    naps: AtomicBool,
     /// Core of the submitter.
     core: AtomicUsize,
     panicked: AtomicBool,
@@ -124,7 +124,7 @@ impl Pool {
     fn start(&mut self, index: usize) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let work = move || Worker::new(&shared, index).work();
-        let worker = room::spawn(format!("ottava-cpu-{}", index + 1), work)?;
+        let worker = headroom::spawn(format!("ottava-cpu-{}", index + 1), work)?;
         self.handles.push(worker.thread().clone());
         self.workers.push(worker);
         // A starting thread allocates; a running one does not. Starting one at a time leaves each the memory
@@ -168,7 +168,7 @@ impl Pool {
     ///
     /// # Safety
     /// As for [`Pool::run`], once `before` has ended.
-    pub(crate) unsafe fn run_behind<T: Sync>(
+    pub(crate) unsafe fn run_after<T: Sync>(
         &self,
         mut before: impl FnMut(),
         task: unsafe fn(&T, usize, usize),
@@ -189,8 +189,8 @@ impl Pool {
         assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         let started = Instant::now();
         let mode = self.shared.stalls.mode(started);
-        let alone = chunks <= 1 || self.workers.is_empty() || mode == Mode::Alone;
-        if alone || self.shared.busy.swap(true, Ordering::Acquire) {
+        let serial = chunks <= 1 || self.workers.is_empty() || mode == Mode::Serial;
+        if serial || self.shared.busy.swap(true, Ordering::Acquire) {
             let mut payload = before.and_then(caught);
             for chunk in 0..chunks {
                 // SAFETY: promised by the caller.
@@ -202,11 +202,11 @@ impl Pool {
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
         self.shared.ready.store(before.is_none(), Ordering::Relaxed);
-        let guests = mode == Mode::Guests;
-        if guests {
+        let naps = mode == Mode::Nap;
+        if naps {
             self.shared.core.store(cores::current().unwrap_or(usize::MAX), Ordering::Relaxed);
         }
-        self.shared.guests.store(guests, Ordering::Release);
+        self.shared.naps.store(naps, Ordering::Release);
         let job = self.publish(chunks);
         self.wake();
         let woken = Instant::now();
@@ -215,7 +215,7 @@ impl Pool {
         let prepared = Instant::now();
         let (own, own_panic) = self.shared.drain(0, || false);
         let drained = Instant::now();
-        let (late, late_panic) = self.shared.wait_done(chunks, guests);
+        let (late, late_panic) = self.shared.wait_done(chunks, naps);
         self.shared.jobs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let stalls = &self.shared.stalls;
@@ -342,10 +342,10 @@ impl Shared {
 
     /// Waits until all chunks are done. Returns the number of chunks that the caller did itself meanwhile,
     /// and the first panic's payload.
-    fn wait_done(&self, chunks: usize, guests: bool) -> (usize, Option<Box<dyn Any + Send>>) {
+    fn wait_done(&self, chunks: usize, naps: bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut spins, mut count, mut payload) = (0, 0, None);
         while self.done.0.load(Ordering::Acquire) != chunks {
-            if guests {
+            if naps {
                 // A worker may nap on chunks that it has just stolen.
                 let (late, panic) = self.drain(0, || false);
                 count += late;
@@ -413,11 +413,11 @@ mod tests {
 
     #[test]
     fn each_chunk_of_many_tiny_jobs_is_done_once() {
-        for (threads, guests_until) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0), (8, 0), (8, u64::MAX)] {
+        for (threads, nap_until) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0), (8, 0), (8, u64::MAX)] {
             let pool = pool(threads);
             assert_eq!(pool.threads(), threads);
             for job in 0..3000 {
-                pool.shared.stalls.set([guests_until, 0]);
+                pool.shared.stalls.set([nap_until, 0]);
                 let data = counts(job % 9);
                 // SAFETY: `count` may run anywhere.
                 unsafe { pool.run(count, &data, job % 9) };
@@ -471,7 +471,7 @@ mod tests {
     fn chunks_of_a_thread_that_is_late_are_done_by_the_other() {
         let pool = pool(2);
         for _ in 0..20 {
-            // In the mode `Alone`, no other thread would do the other chunks.
+            // In the mode `Serial`, no other thread would do the other chunks.
             pool.shared.stalls.set([0; 2]);
             let data = counts(64);
             // SAFETY: `wait_for_others` may run anywhere.
@@ -502,7 +502,7 @@ mod tests {
             // SAFETY: `work_for_long` may run anywhere.
             unsafe { pool.run(work_for_long, &data, 64) };
             assert_each(&data, 1);
-            assert!(pool.shared.guests.load(Ordering::Relaxed));
+            assert!(pool.shared.naps.load(Ordering::Relaxed));
         }
     }
 
@@ -545,7 +545,7 @@ mod tests {
                     made.0.store(true, Ordering::Relaxed);
                 };
                 // SAFETY: `use_what_was_made` may run anywhere.
-                unsafe { pool.run_behind(make, use_what_was_made, &made, chunks) };
+                unsafe { pool.run_after(make, use_what_was_made, &made, chunks) };
                 assert!(made.0.load(Ordering::Relaxed));
                 assert_each(&made.1, 1);
             }
@@ -572,11 +572,11 @@ mod tests {
                 // SAFETY: `stop_the_submitter` may run anywhere.
                 unsafe { pool.run(stop_the_submitter, &data, 64) };
                 assert_each(&data, 1);
-                if pool.shared.stalls.noted() {
+                if pool.shared.stalls.has_stalled() {
                     break;
                 }
             }
-            assert!(pool.shared.stalls.noted() && stay() > 0, "{threads} threads");
+            assert!(pool.shared.stalls.has_stalled() && stay() > 0, "{threads} threads");
         }
     }
 
@@ -627,7 +627,7 @@ mod tests {
             assert_eq!(done, 15, "every other chunk was done");
             let data = counts(16);
             // SAFETY: `count` may run anywhere.
-            let run = || unsafe { pool.run_behind(|| panic!("before the chunks"), count, &data, 16) };
+            let run = || unsafe { pool.run_after(|| panic!("before the chunks"), count, &data, 16) };
             assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
             assert_each(&data, 1);
             let data = counts(16);

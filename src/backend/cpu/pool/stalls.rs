@@ -31,12 +31,12 @@ const AGAIN: u64 = 30_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// All threads. Workers spin and yield between jobs.
-    Owners,
+    Spin,
     /// All threads, but workers nap 20 µs after every 200 µs awake. They then use less than their fair share
     /// of the core, so the scheduler neither preempts them in a chunk nor queues them on wake-up.
-    Guests,
+    Nap,
     /// The submitter alone.
-    Alone,
+    Serial,
 }
 
 /// Statistics of stalls, and the mode that follows from them. A busy process takes a thread's core for
@@ -49,13 +49,13 @@ pub(super) struct Stalls {
     /// Origin of the times below, which are in nanoseconds.
     start: Instant,
     /// End of napping, and end of the submitter working alone.
-    guests_until: AtomicU64,
-    alone_until: AtomicU64,
+    nap_until: AtomicU64,
+    serial_until: AtomicU64,
     /// Duration of the last napping phase.
     pub(super) stay: AtomicU64,
     /// Number of the last job that stalled.
     job: AtomicUsize,
-    /// Sums over the current window in the modes `Owners` and `Guests`: time of the jobs, time saved by
+    /// Sums over the current window in the modes `Spin` and `Nap`: time of the jobs, time saved by
     /// workers, time lost by the submitter.
     windows: [[AtomicU64; 3]; 2],
 }
@@ -69,9 +69,9 @@ impl Default for Stalls {
 impl Stalls {
     /// Empty statistics for a pool of `threads`.
     pub(super) fn of(threads: usize) -> Stalls {
-        let [guests_until, alone_until, stay] = Default::default();
+        let [nap_until, serial_until, stay] = Default::default();
         let (job, windows) = Default::default();
-        Stalls { threads, start: Instant::now(), guests_until, alone_until, stay, job, windows }
+        Stalls { threads, start: Instant::now(), nap_until, serial_until, stay, job, windows }
     }
 
     fn at(&self, now: Instant) -> u64 {
@@ -80,15 +80,15 @@ impl Stalls {
 
     pub(super) fn mode(&self, now: Instant) -> Mode {
         let before = |until: &AtomicU64| self.at(now) < until.load(Ordering::Relaxed);
-        match (before(&self.alone_until), before(&self.guests_until)) {
-            (true, _) => Mode::Alone,
-            (false, true) => Mode::Guests,
-            (false, false) => Mode::Owners,
+        match (before(&self.serial_until), before(&self.nap_until)) {
+            (true, _) => Mode::Serial,
+            (false, true) => Mode::Nap,
+            (false, false) => Mode::Spin,
         }
     }
 
     /// Judges one thread's wait in job `job`: it did `own` chunks in the time `took`, then waited `waited`,
-    /// until `now`, for the others. Returns true if that is a stall. Mode `Guests` is judged in
+    /// until `now`, for the others. Returns true if that is a stall. Mode `Nap` is judged in
     /// [`Stalls::count`] only.
     pub(super) fn note(
         &self,
@@ -99,14 +99,14 @@ impl Stalls {
         now: Instant,
     ) -> bool {
         let chunk = took / own.max(1) as u32;
-        if mode == Mode::Guests || own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) {
+        if mode == Mode::Nap || own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) {
             return false;
         }
         if self.job.swap(job, Ordering::Relaxed) == job {
             // Another thread has noted this job.
             return true;
         }
-        self.be_guests(now, if self.threads > 2 { STAY_MIN } else { STAY_MAX });
+        self.nap(now, if self.threads > 2 { STAY_MIN } else { STAY_MAX });
         true
     }
 
@@ -126,7 +126,7 @@ impl Stalls {
             return;
         }
         let helped = worked * others as u32 / own as u32;
-        let window = &self.windows[usize::from(mode == Mode::Guests)];
+        let window = &self.windows[usize::from(mode == Mode::Nap)];
         let mut sums = [0; 3];
         for ((sum, total), time) in sums.iter_mut().zip(window).zip([took, helped, lost]) {
             *sum = total.load(Ordering::Relaxed) + time.as_nanos() as u64;
@@ -138,9 +138,9 @@ impl Stalls {
         }
         window.iter().for_each(|total| total.store(0, Ordering::Relaxed));
         match mode {
-            Mode::Owners if helped < self.help_min(took) => self.be_guests(now, STAY_MAX),
-            Mode::Guests if lost > helped.max(took / EIGHTH) => {
-                let until = self.guests_until.load(Ordering::Relaxed).max(self.at(now) + STAY_MIN);
+            Mode::Spin if helped < self.help_min(took) => self.nap(now, STAY_MAX),
+            Mode::Nap if lost > helped.max(took / EIGHTH) => {
+                let until = self.nap_until.load(Ordering::Relaxed).max(self.at(now) + STAY_MIN);
                 self.set([until; 2]);
             }
             _ => {}
@@ -153,24 +153,24 @@ impl Stalls {
     }
 
     /// Sets the end of napping and the end of the submitter working alone.
-    pub(super) fn set(&self, [guests, alone]: [u64; 2]) {
-        self.guests_until.store(guests, Ordering::Relaxed);
-        self.alone_until.store(alone, Ordering::Relaxed);
+    pub(super) fn set(&self, [nap, serial]: [u64; 2]) {
+        self.nap_until.store(nap, Ordering::Relaxed);
+        self.serial_until.store(serial, Ordering::Relaxed);
     }
 
     /// Whether any job has stalled.
     #[cfg(test)]
-    pub(super) fn noted(&self) -> bool {
+    pub(super) fn has_stalled(&self) -> bool {
         self.job.load(Ordering::Relaxed) != 0
     }
 
     /// Makes workers nap from `now` on: twice as long as last time if that is recent, at most `max`.
-    fn be_guests(&self, now: Instant, max: u64) {
+    fn nap(&self, now: Instant, max: u64) {
         let (now, before) = (self.at(now), self.stay.load(Ordering::Relaxed));
-        let again = now < self.guests_until.load(Ordering::Relaxed) + AGAIN;
+        let again = now < self.nap_until.load(Ordering::Relaxed) + AGAIN;
         let stay = if again { 2 * before } else { 0 }.clamp(STAY_MIN, max);
         self.stay.store(stay, Ordering::Relaxed);
-        self.guests_until.store(now + stay, Ordering::Relaxed);
+        self.nap_until.store(now + stay, Ordering::Relaxed);
     }
 }
 
@@ -191,32 +191,32 @@ mod tests {
             let end = stalls.start + end;
             stalls.note(stalls.mode(end), number.get(), [MS(1), waited], 10, end)
         };
-        let guests = |at: Duration| stalls.mode(stalls.start + at) == Mode::Guests;
-        assert!(!job(MS(100), US(700)) && !guests(MS(100)), "less than eight chunks");
+        let naps = |at: Duration| stalls.mode(stalls.start + at) == Mode::Nap;
+        assert!(!job(MS(100), US(700)) && !naps(MS(100)), "less than eight chunks");
         assert!(job(MS(200), MS(3)));
-        assert!(!job(MS(205), MS(3)), "guests are waited for");
-        assert!(guests(MS(209)) && !guests(MS(210)));
+        assert!(!job(MS(205), MS(3)), "napping workers are waited for");
+        assert!(naps(MS(209)) && !naps(MS(210)));
         job(MS(235), MS(3));
-        let again = stalls.note(Mode::Owners, number.get(), [MS(1), MS(3)], 10, stalls.start + MS(256));
+        let again = stalls.note(Mode::Spin, number.get(), [MS(1), MS(3)], 10, stalls.start + MS(256));
         assert!(again, "seen by another thread");
-        assert!(guests(MS(254)) && !guests(MS(255)), "twice as long");
+        assert!(naps(MS(254)) && !naps(MS(255)), "twice as long");
         let mut end = MS(260);
         for _ in 0..9 {
             job(end, MS(3));
             end += Duration::from_nanos(stalls.stay.load(Ordering::Relaxed));
         }
-        assert!(guests(end - US(1)) && !guests(end));
+        assert!(naps(end - US(1)) && !naps(end));
         assert_eq!(stalls.stay.load(Ordering::Relaxed), STAY_MAX, "no longer than this");
         job(end + MS(31), MS(3));
-        assert!(guests(end + MS(40)) && !guests(end + MS(41)), "it had stopped");
-        stalls.note(Mode::Owners, 99, [MS(1), MS(3)], 0, stalls.start + MS(9000));
-        assert!(!guests(MS(9000)), "the submitter itself was late");
+        assert!(naps(end + MS(40)) && !naps(end + MS(41)), "it had stopped");
+        stalls.note(Mode::Spin, 99, [MS(1), MS(3)], 0, stalls.start + MS(9000));
+        assert!(!naps(MS(9000)), "the submitter itself was late");
         let many = Stalls::of(4);
         for job in 1..9 {
-            many.note(Mode::Owners, job, [MS(1), MS(3)], 10, many.start + MS(10 * job as u64));
+            many.note(Mode::Spin, job, [MS(1), MS(3)], 10, many.start + MS(10 * job as u64));
         }
-        let guests = |at: Duration| many.mode(many.start + at) == Mode::Guests;
-        assert!(guests(MS(89)) && !guests(MS(90)), "three would be guests because of one");
+        let naps = |at: Duration| many.mode(many.start + at) == Mode::Nap;
+        assert!(naps(MS(89)) && !naps(MS(90)), "three would nap because of one");
     }
 
     #[test]
@@ -227,33 +227,29 @@ mod tests {
             let end = stalls.start + MS(100);
             let count = || {
                 (0..MS(2).as_micros() / took.as_micros()).for_each(|_| {
-                    stalls.count(Mode::Owners, 1, [took, took, MS(0)], [100 - others, others], end);
+                    stalls.count(Mode::Spin, 1, [took, took, MS(0)], [100 - others, others], end);
                 });
             };
             count();
-            assert_eq!(stalls.mode(end), Mode::Owners, "that is too few to tell");
+            assert_eq!(stalls.mode(end), Mode::Spin, "that is too few to tell");
             count();
             stalls.mode(end)
         };
-        assert_eq!([0, 11].map(|others| after(3, US(80), others)), [Mode::Guests; 2], "less than an eighth");
-        assert_eq!([12, 50].map(|others| after(3, US(80), others)), [Mode::Owners; 2]);
-        assert_eq!(
-            [0, 38].map(|others| after(2, US(80), others)),
-            [Mode::Guests; 2],
-            "less than five eighths"
-        );
-        assert_eq!([39, 50].map(|others| after(2, US(80), others)), [Mode::Owners; 2]);
-        assert_eq!(after(2, US(10), 0), Mode::Owners, "no worker would be in time");
+        assert_eq!([0, 11].map(|others| after(3, US(80), others)), [Mode::Nap; 2], "less than an eighth");
+        assert_eq!([12, 50].map(|others| after(3, US(80), others)), [Mode::Spin; 2]);
+        assert_eq!([0, 38].map(|others| after(2, US(80), others)), [Mode::Nap; 2], "less than five eighths");
+        assert_eq!([39, 50].map(|others| after(2, US(80), others)), [Mode::Spin; 2]);
+        assert_eq!(after(2, US(10), 0), Mode::Spin, "no worker would be in time");
         let stalls = Stalls::of(3);
         for (job, others) in [(1, 5), (3, 0), (5, 5)] {
-            stalls.count(Mode::Owners, job, [MS(4), MS(4), MS(0)], [5, others], stalls.start);
-            assert_eq!(stalls.mode(stalls.start) == Mode::Guests, others == 0, "each window for itself");
+            stalls.count(Mode::Spin, job, [MS(4), MS(4), MS(0)], [5, others], stalls.start);
+            assert_eq!(stalls.mode(stalls.start) == Mode::Nap, others == 0, "each window for itself");
             stalls.set([0; 2]);
         }
-        stalls.note(Mode::Owners, 7, [MS(1), MS(3)], 10, stalls.start);
+        stalls.note(Mode::Spin, 7, [MS(1), MS(3)], 10, stalls.start);
         stalls.set([0; 2]);
-        stalls.count(Mode::Owners, 7, [MS(4), MS(4), MS(0)], [5, 0], stalls.start);
-        assert_eq!(stalls.mode(stalls.start), Mode::Owners, "once for a job");
+        stalls.count(Mode::Spin, 7, [MS(4), MS(4), MS(0)], [5, 0], stalls.start);
+        assert_eq!(stalls.mode(stalls.start), Mode::Spin, "once for a job");
     }
 
     #[test]
@@ -261,12 +257,12 @@ mod tests {
         // The submitter did ten chunks in 2 ms and lost `lost`; workers did `others` chunks.
         let after = |others: usize, lost: Duration| {
             let stalls = Stalls::of(2);
-            stalls.note(Mode::Owners, 1, [MS(1), MS(3)], 10, stalls.start);
-            stalls.count(Mode::Guests, 3, [MS(4), MS(2), lost], [10, others], stalls.start + MS(8));
+            stalls.note(Mode::Spin, 1, [MS(1), MS(3)], 10, stalls.start);
+            stalls.count(Mode::Nap, 3, [MS(4), MS(2), lost], [10, others], stalls.start + MS(8));
             [8, 17, 18].map(|ms| stalls.mode(stalls.start + MS(ms)))
         };
-        assert_eq!(after(9, MS(2)), [Mode::Alone, Mode::Alone, Mode::Owners]);
-        assert_eq!(after(10, MS(2))[0], Mode::Guests, "they do as much");
-        assert_eq!(after(0, US(500))[0], Mode::Guests, "it is an eighth, no more");
+        assert_eq!(after(9, MS(2)), [Mode::Serial, Mode::Serial, Mode::Spin]);
+        assert_eq!(after(10, MS(2))[0], Mode::Nap, "they do as much");
+        assert_eq!(after(0, US(500))[0], Mode::Nap, "it is an eighth, no more");
     }
 }

@@ -1,4 +1,4 @@
-//! A worker's loop: work, spin, yield, park; in mode `Guests` it also naps. `README.md` has a table of the
+//! A worker's loop: work, spin, yield, park; in mode `Nap` it also naps. `README.md` has a table of the
 //! states.
 
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::{SPINS, Shared, cores};
 /// Time that an idle worker yields before it parks: longer than sampling takes between two steps.
 pub(super) const YIELD_FOR: Duration = Duration::from_millis(2);
 
-/// In mode [`Mode::Guests`], maximum time awake before a nap.
+/// In mode [`Mode::Nap`], maximum time awake before a nap.
 pub(super) const AWAKE_MAX: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(20);
 /// Minimum interval between moves off the submitter's core.
@@ -33,8 +33,8 @@ impl<'a> Worker<'a> {
         Worker { shared, index, woken: now, aside: now }
     }
 
-    fn guest(&self) -> bool {
-        self.shared.guests.load(Ordering::Acquire)
+    fn naps(&self) -> bool {
+        self.shared.naps.load(Ordering::Acquire)
     }
 
     /// Runs chunks and idles until the pool stops.
@@ -42,7 +42,7 @@ impl<'a> Worker<'a> {
         self.shared.begun.fetch_add(1, Ordering::Release);
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let (started, job) = (Instant::now(), self.shared.jobs.load(Ordering::Relaxed));
-            let tired = || self.guest() && self.woken.elapsed() > AWAKE_MAX;
+            let tired = || self.naps() && self.woken.elapsed() > AWAKE_MAX;
             let (own, _) = self.shared.drain(self.index + 1, tired);
             if tired() {
                 self.nap();
@@ -52,7 +52,7 @@ impl<'a> Worker<'a> {
             let shared = self.shared;
             let others_take_long = |now| {
                 let times = [drained - started, now - drained];
-                let mode = if shared.guests.load(Ordering::Acquire) { Mode::Guests } else { Mode::Owners };
+                let mode = if shared.naps.load(Ordering::Acquire) { Mode::Nap } else { Mode::Spin };
                 shared.jobs.load(Ordering::Relaxed) == job && shared.stalls.note(mode, job, times, own, now)
             };
             self.idle(others_take_long);
@@ -81,7 +81,7 @@ impl<'a> Worker<'a> {
             }
             // A thread that yields to another runnable thread loses a time slice. A thread that wakes from
             // sleep runs at once.
-            if self.guest() {
+            if self.naps() {
                 self.nap();
             } else {
                 thread::yield_now();
@@ -106,7 +106,7 @@ impl<'a> Worker<'a> {
     /// Moves a napping worker off the submitter's core, where it could only delay the submitter.
     fn wake_up(&mut self) {
         self.woken = Instant::now();
-        if self.guest() && self.woken - self.aside > ASIDE_AFTER {
+        if self.naps() && self.woken - self.aside > ASIDE_AFTER {
             let submitter = self.shared.core.load(Ordering::Relaxed);
             if cores::current() == Some(submitter) {
                 cores::leave(submitter);

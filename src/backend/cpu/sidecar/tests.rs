@@ -56,7 +56,7 @@ impl Kept {
             sources.iter().map(|m| MatrixShape { rows: m.rows(), cols: m.cols(), form: m.form() }).collect();
         let matrices = sources.iter().map(|matrix| cpu.prepare(matrix).unwrap()).collect();
         let kept = Kept { cpu, folder, shapes, matrices };
-        kept.cpu.keep(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
+        kept.cpu.store(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
         kept
     }
 
@@ -72,8 +72,8 @@ impl Kept {
     fn refused(&self, bytes: &[u8]) -> Option<String> {
         let path = self.folder.path().join("other.packed");
         std::fs::write(&path, bytes).unwrap();
-        let mapped = self.cpu.restore(&Sidecar { map: true, ..self.sidecar(&path) });
-        match (self.cpu.restore(&self.sidecar(&path)), mapped) {
+        let mapped = self.cpu.load(&Sidecar { map: true, ..self.sidecar(&path) });
+        match (self.cpu.load(&self.sidecar(&path)), mapped) {
             (Err(why), Err(mapped)) => {
                 assert_eq!(why.to_string(), mapped.to_string(), "mapped, the reason is another");
                 Some(why.to_string())
@@ -101,18 +101,18 @@ impl Kept {
 fn what_was_kept_comes_back_and_nothing_else_is_left() {
     let kept = Kept::new();
     assert_eq!(kept.refused(&kept.bytes()), None);
-    let matrices = kept.cpu.restore(&kept.sidecar(&kept.path())).unwrap();
+    let matrices = kept.cpu.load(&kept.sidecar(&kept.path())).unwrap();
     // Overwriting, truncating, replacing or deleting the file does not affect matrices that were read.
     let bytes = kept.bytes();
     std::fs::write(kept.path(), vec![0xff; bytes.len()]).unwrap();
     std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(3).unwrap();
-    kept.cpu.keep(&kept.sidecar(&kept.path()), &matrices).unwrap();
+    kept.cpu.store(&kept.sidecar(&kept.path()), &matrices).unwrap();
     assert!(kept.bytes() == bytes);
     std::fs::remove_file(kept.path()).unwrap();
     for (restored, packed) in matrices.iter().zip(&kept.matrices) {
         assert!(restored.as_slice() == packed.as_slice());
     }
-    assert!(kept.cpu.restore(&kept.sidecar(&kept.path())).unwrap_err().is_missing());
+    assert!(kept.cpu.load(&kept.sidecar(&kept.path())).unwrap_err().is_missing());
     let left: Vec<_> =
         std::fs::read_dir(kept.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["other.packed"]);
@@ -148,7 +148,7 @@ fn a_flipped_bit_of_the_data_is_found_in_its_block() {
     let kept = Kept::new();
     let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let bytes = kept.bytes();
-    let large = contents.data_at + contents.places[0].bytes + contents.places[1].bytes;
+    let large = contents.data_at + contents.records[0].bytes + contents.records[1].bytes;
     let [first, second] = [large, large + BLOCK_BYTES];
     for (at, block) in [(contents.data_at, contents.data_at), (second - 1, first), (second, second)] {
         let mut bytes = bytes.clone();
@@ -165,7 +165,7 @@ fn a_file_that_is_cut_short_while_it_is_read_is_refused() {
     let kept = Kept::new();
     let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     for left in [0, contents.data_at, contents.file_bytes - 1] {
-        kept.cpu.keep(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
+        kept.cpu.store(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
         let (file, checksums) = contents.open(&kept.path()).unwrap();
         std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(left as u64).unwrap();
         let refused = contents.read(&file, &checksums, &kept.cpu.pool).unwrap_err();
@@ -206,11 +206,11 @@ fn files_of_any_other_length_or_content_are_refused() {
 fn other_weights_and_absurd_shapes_are_refused() {
     let kept = Kept::new();
     let path = kept.path();
-    let of = |sidecar: &Sidecar<'_>| kept.cpu.restore(sidecar).unwrap_err().to_string();
+    let of = |sidecar: &Sidecar<'_>| kept.cpu.load(sidecar).unwrap_err().to_string();
     assert!(of(&Sidecar { key: [8; 32], ..kept.sidecar(&path) }).contains("model file"));
     // Codes in the order of other instruction sets.
     for other in [Order::Unsigned, Order::Signed, Order::Pairs] {
-        let restored = restore(&kept.sidecar(&path), other, &kept.cpu.pool);
+        let restored = load(&kept.sidecar(&path), other, &kept.cpu.pool);
         let refused = restored.is_err_and(|why| why.to_string().contains("matrices"));
         assert_eq!(refused, other != kept.cpu.isa().order(), "{other:?}");
     }
@@ -226,12 +226,12 @@ fn other_weights_and_absurd_shapes_are_refused() {
 fn where_nothing_can_be_written_nothing_changes() {
     let kept = Kept::new();
     let nowhere = kept.folder.path().join("no-such-folder/weights.packed");
-    let error = kept.cpu.keep(&kept.sidecar(&nowhere), &kept.matrices).unwrap_err();
+    let error = kept.cpu.store(&kept.sidecar(&nowhere), &kept.matrices).unwrap_err();
     assert!(error.to_string().contains("cannot create"), "{error}");
     // A folder is not replaced by a file.
     let folder = kept.folder.path().join("folder");
     std::fs::create_dir_all(folder.join("full")).unwrap();
-    let error = kept.cpu.keep(&kept.sidecar(&folder), &kept.matrices).unwrap_err();
+    let error = kept.cpu.store(&kept.sidecar(&folder), &kept.matrices).unwrap_err();
     assert!(
         error.to_string().contains("cannot create: expected a regular file, found a directory"),
         "{error}"

@@ -29,8 +29,8 @@ impl Writer<'_> {
             let types = types(parameters, schema);
             let is_text = types.is_empty() || types.contains("string");
             let last = if is_text { row.key_end.first() } else { row.key_end.last() };
-            let behind = format!("{}{}{line}", last.copied().unwrap_or_default(), row.value);
-            let begin = format!("{} {} {}", self.literal(row.key), quoted(key), self.literal(&behind));
+            let after = format!("{}{}{line}", last.copied().unwrap_or_default(), row.value);
+            let begin = format!("{} {} {}", self.literal(row.key), quoted(key), self.literal(&after));
             let value = match texts(schema) {
                 Some(texts) => Lark::from(one_of(texts.into_iter().map(quoted))) + " " + self.literal(&end),
                 None if is_text => {

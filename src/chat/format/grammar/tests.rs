@@ -79,7 +79,11 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 
 /// Grammar for tools and their choice, without control tokens.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
-    printed(format, &Wanted { tools, says: None, thoughts: Thoughts::Open, control: &[] }).expect("few bytes")
+    printed(
+        format,
+        &Wanted { tools, text_grammar: None, reasoning: ReasoningState::NotStarted, control: &[] },
+    )
+    .expect("few bytes")
 }
 
 /// Text of the grammar of an answer.
@@ -185,8 +189,10 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
     }
     let format = ChatFormat::of_name("hermes").expect("a format");
-    let thinking =
-        printed(format, &Wanted { tools: &tools(), says: None, thoughts: Thoughts::Begun, control: &[] });
+    let thinking = printed(
+        format,
+        &Wanted { tools: &tools(), text_grammar: None, reasoning: ReasoningState::Open, control: &[] },
+    );
     assert!(takes(
         &thinking.expect("few bytes").expect("a grammar"),
         "So <tool_call> it is.\n</think>\n\nYes."
@@ -198,7 +204,12 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
     let grammar = printed(
         format("mistral"),
-        &Wanted { tools: &tools(), says: None, thoughts: Thoughts::Open, control: &control },
+        &Wanted {
+            tools: &tools(),
+            text_grammar: None,
+            reasoning: ReasoningState::NotStarted,
+            control: &control,
+        },
     )
     .expect("few bytes")
     .expect("a grammar");
@@ -214,7 +225,12 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
         let grammar = printed(
             format,
-            &Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control },
+            &Wanted {
+                tools: &tools,
+                text_grammar: None,
+                reasoning: ReasoningState::NotStarted,
+                control: &control,
+            },
         )
         .expect("few bytes")
         .expect("a grammar");
@@ -236,24 +252,27 @@ fn reasoning_that_has_ended_does_not_begin_again() {
         for choice in [ToolChoice::Auto, ToolChoice::Required] {
             let mut tools = tools().choice(choice);
             tools.list[0].strict = true;
-            let takes = |thoughts, text: &str| {
-                let wanted = Wanted { tools: &tools, says: None, thoughts, control: &[] };
+            let takes = |reasoning, text: &str| {
+                let wanted = Wanted { tools: &tools, text_grammar: None, reasoning, control: &[] };
                 takes(&printed(format, &wanted).expect("few bytes").expect("a grammar"), text)
             };
-            assert!(takes(Thoughts::Open, &thinking) && takes(Thoughts::Ended, call), "{name}");
-            assert!(!takes(Thoughts::Ended, &thinking), "{name}");
+            assert!(
+                takes(ReasoningState::NotStarted, &thinking) && takes(ReasoningState::Closed, call),
+                "{name}"
+            );
+            assert!(!takes(ReasoningState::Closed, &thinking), "{name}");
         }
     }
     // Where a control token opens calls, reasoning may occur between texts.
     let control = [("[TOOL_CALLS]".to_owned(), 5)];
-    let mentions = |thoughts| {
-        let wanted = Wanted { tools: &tools(), says: None, thoughts, control: &control };
+    let mentions = |reasoning| {
+        let wanted = Wanted { tools: &tools(), text_grammar: None, reasoning, control: &control };
         printed(ChatFormat::of_name("mistral").expect("a format"), &wanted)
             .expect("few bytes")
             .expect("a grammar")
             .contains("/think")
     };
-    assert_eq!([Thoughts::Open, Thoughts::Ended].map(mentions), [true, false]);
+    assert_eq!([ReasoningState::NotStarted, ReasoningState::Closed].map(mentions), [true, false]);
 }
 
 #[test]
@@ -272,34 +291,40 @@ fn free_answers_have_no_grammar() {
 #[test]
 fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
-    let says = Grammar::json_schema(schema).source().expect("a schema");
+    let text_grammar = Grammar::json_schema(schema).source().expect("a schema");
     let json = "{\"a\": 1}";
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
-    let grammar = |tools, thoughts| {
-        let wanted = Wanted { tools, says: Some(&says), thoughts, control: &[] };
+    let grammar = |tools, reasoning| {
+        let wanted = Wanted { tools, text_grammar: Some(&text_grammar), reasoning, control: &[] };
         printed(format, &wanted).expect("few bytes").expect("a grammar")
     };
-    let (open, begun, ended) = (Thoughts::Open, Thoughts::Begun, Thoughts::Ended);
-    assert!(takes(&grammar(&without, open), json));
-    assert!(takes(&grammar(&without, open), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
-    assert!(!takes(&grammar(&without, open), "Well."));
-    assert!(takes(&grammar(&without, begun), &format!("{{?}}\n</think>\n\n{json}")));
-    assert!(!takes(&grammar(&without, begun), json), "that is reasoning so far");
+    let (not_started, open, closed) =
+        (ReasoningState::NotStarted, ReasoningState::Open, ReasoningState::Closed);
+    assert!(takes(&grammar(&without, not_started), json));
+    assert!(takes(&grammar(&without, not_started), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, not_started), "Well."));
+    assert!(takes(&grammar(&without, open), &format!("{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, open), json), "that is reasoning so far");
     let thought = format!("<think>\n{{?}}\n</think>\n\n{json}");
-    assert!(takes(&grammar(&without, ended), json) && !takes(&grammar(&without, ended), &thought));
+    assert!(takes(&grammar(&without, closed), json) && !takes(&grammar(&without, closed), &thought));
     let call = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
-    assert!(takes(&grammar(&with, open), call) && takes(&grammar(&with, open), json));
-    assert!(!takes(&grammar(&without, open), call));
+    assert!(takes(&grammar(&with, not_started), call) && takes(&grammar(&with, not_started), json));
+    assert!(!takes(&grammar(&without, not_started), call));
     let choice = Grammar::choice(["yes", "no"]).source().expect("a choice");
     let harmony = ChatFormat::of_name("harmony").expect("a format");
-    let wanted = Wanted { tools: &with, says: Some(&choice), thoughts: Thoughts::Open, control: &[] };
+    let wanted = Wanted {
+        tools: &with,
+        text_grammar: Some(&choice),
+        reasoning: ReasoningState::NotStarted,
+        control: &[],
+    };
     let grammar = printed(harmony, &wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
-    let thoughts = "<|channel|>analysis<|message|>Hm.<|end|>";
-    assert!(takes(&grammar, &format!("{thoughts}{final_part}")));
+    let reasoning = "<|channel|>analysis<|message|>Hm.<|end|>";
+    assert!(takes(&grammar, &format!("{reasoning}{final_part}")));
     assert!(takes(&grammar, "<|channel|>final<|message|>yes"));
-    assert!(!takes(&grammar, &format!("{thoughts}{final_part}thing")));
+    assert!(!takes(&grammar, &format!("{reasoning}{final_part}thing")));
 }
 
 #[test]
@@ -317,14 +342,15 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
             _ => ("{\"name\": \"ping\", \"arguments\": {}}", "{\"name\": \"get_weather\", \"arguments\": 1}"),
         };
         let marker = format.calls.open.first().expect("a marker");
-        for thoughts in ["", "<think>\nHm.\n</think>\n\n"] {
-            assert!(takes(&grammar, &format!("{thoughts}{call}")), "{name}\n{grammar}");
-            assert!(takes(&grammar, &format!("{thoughts}Well < {{there}}.")), "{name}\n{grammar}");
-            assert!(!takes(&grammar, &format!("{thoughts}{other}")), "{name}\n{grammar}");
-            assert!(!takes(&grammar, &format!("{thoughts}Well. {marker}{other}")), "{name}\n{grammar}");
+        for reasoning in ["", "<think>\nHm.\n</think>\n\n"] {
+            assert!(takes(&grammar, &format!("{reasoning}{call}")), "{name}\n{grammar}");
+            assert!(takes(&grammar, &format!("{reasoning}Well < {{there}}.")), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("{reasoning}{other}")), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("{reasoning}Well. {marker}{other}")), "{name}\n{grammar}");
         }
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
-        let begun = Wanted { tools: &strict, says: None, thoughts: Thoughts::Begun, control: &[] };
+        let begun =
+            Wanted { tools: &strict, text_grammar: None, reasoning: ReasoningState::Open, control: &[] };
         let grammar = printed(format, &begun).expect("few bytes").expect("a grammar");
         assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
         assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
@@ -342,7 +368,12 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
         let format = ChatFormat::of_name(name).expect("a format");
         for control in [vec![], vec![(piece.to_owned(), 257)]] {
             let tools = tools();
-            let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
+            let wanted = Wanted {
+                tools: &tools,
+                text_grammar: None,
+                reasoning: ReasoningState::NotStarted,
+                control: &control,
+            };
             let grammar = printed(format, &wanted).expect("few bytes").expect("a grammar");
             assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
             assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
@@ -360,7 +391,12 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"enum": values}}});
         let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
         let control = [(piece.to_owned(), 257)];
-        let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
+        let wanted = Wanted {
+            tools: &tools,
+            text_grammar: None,
+            reasoning: ReasoningState::NotStarted,
+            control: &control,
+        };
         // Small stack, as in a connection's thread.
         let grammar = std::thread::scope(|scope| {
             let write = || printed(format(name), &wanted);
@@ -392,7 +428,12 @@ fn many_arguments_that_may_be_left_out_take_a_line_each() {
             let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
             printed(
                 format(name),
-                &Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &[] },
+                &Wanted {
+                    tools: &tools,
+                    text_grammar: None,
+                    reasoning: ReasoningState::NotStarted,
+                    control: &[],
+                },
             )
         };
         let bytes = |count: usize| grammar(count).expect("few bytes").expect("a grammar").len();

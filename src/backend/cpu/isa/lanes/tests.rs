@@ -19,7 +19,7 @@ impl<T: Check> Kernel for Checked<T> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the contract of `Kernel::run` is passed on.
         unsafe { self.0.check::<L>() }
     }
 }
@@ -236,7 +236,7 @@ fn integer_lanes() {
     on_every_isa(Integers);
 }
 
-/// The dot products with quad `Q` of `a`: of bytes, and of small codes.
+/// `dot_bytes` and `dot_small` with quad `Q` of `a`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const Q: usize>(codes: L::C, a: &[i8; 16]) -> [[i32; LANES]; 2] {
     // SAFETY: a whole array, and register arithmetic.
@@ -254,7 +254,7 @@ struct Dots {
 }
 
 impl Dots {
-    /// Quad `Q` of the activations against all codes.
+    /// Checks the dot products of all codes with quad `Q` of the activations.
     #[inline(always)]
     unsafe fn quad<L: Lanes, const Q: usize>(&self) {
         let Dots { codes, a } = self;
@@ -302,7 +302,7 @@ impl Check for Dots {
     }
 }
 
-/// Eight columns of rows `4i` and `4i + 1`, of rows `4i + 2` and `4i + 3`, and of two tokens.
+/// Eight columns of rows `4i` and `4i + 1` (`a`), of rows `4i + 2` and `4i + 3` (`b`), and of two tokens.
 struct Pairs {
     a: [u8; 64],
     b: [u8; 64],
@@ -316,7 +316,7 @@ impl Pairs {
     }
 }
 
-/// Four bytes of each row, as columns.
+/// The four bytes of each row, as columns.
 #[inline(always)]
 unsafe fn columns_of<L: Lanes>(codes: L::C) -> [[i32; LANES]; 4] {
     // SAFETY: register arithmetic.

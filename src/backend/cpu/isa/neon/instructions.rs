@@ -1,4 +1,4 @@
-//! Instructions without stable intrinsics, one function each, and the top byte of lanes.
+//! Instructions without stable intrinsics, one function each, and extraction of a lane's top byte.
 
 use core::arch::aarch64::*;
 use core::arch::asm;

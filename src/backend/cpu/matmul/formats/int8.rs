@@ -1,7 +1,7 @@
 //! Codes times int8 activations, summed exactly over the columns that share a scale.
 
 // Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
-// the index says which of them.
+// the index selects the register.
 #![allow(clippy::needless_range_loop)]
 
 use std::hint::black_box;
@@ -39,8 +39,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
             let any = outliers.iter().fold(0, |any, outlier| any | outlier);
             let second = (any != 0).then_some((activations.second, outliers));
             if const { HALVES && M == 4 } && second.is_none() {
-                // No branch between the halves. With one, the compiler keeps the first half's dot products
-                // until the second's are done, and there are no registers for both.
+                // This call has no branch between the halves. With one, the compiler keeps the first half's
+                // dot products until the second's are done, and there are no registers for both.
                 Self::parts::<L, P, T, M>(weights, later, tile, activations, None, sums);
             } else {
                 Self::parts::<L, P, T, M>(weights, later, tile, activations, second, sums);
@@ -106,8 +106,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             let again = if const { M == 1 && L::WIDE } { activations.again } else { first };
             Self::dots::<L, P, T, M, HALF>(weights, tile, [first, again], later, &mut dots);
             if let Some((second, outliers)) = second {
-                // One token's codes stay unpacked for the residual codes, whose sums are independent of the
-                // first ones. With several tokens there are no registers for that.
+                // With one token, the weight codes stay unpacked for the residual product, which is
+                // independent of the first one. With several tokens there are no registers for that.
                 let weights = if M == 1 { weights } else { black_box(weights) };
                 let low = if const { L::PAIRS && M > 1 } {
                     Self::term::<L, T, M, 2, HALF>(weights, tile, second, outliers)
@@ -144,7 +144,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// The integer sums of residual codes, `N` tokens at a time; 0 if none of the `N` has any, as is usual.
+    /// The integer sums of residual codes, `N` tokens at a time; 0 if none of the `N` has any, the usual
+    /// case.
     #[inline(always)]
     unsafe fn term<L: Lanes, const T: usize, const M: usize, const N: usize, const HALF: usize>(
         weights: *const u8,
@@ -169,7 +170,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// What the tokens' integer sums start at, in the order of the additions.
+    /// Initial values of the tokens' integer sums, in the accumulators' order.
     #[inline(always)]
     pub(super) unsafe fn starts<L: Lanes, const M: usize>(
         records: *const Int8Group,
@@ -191,10 +192,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 
     /// Adds the integer products of half `HALF` of the columns, or of all columns. Prefetches the group
-    /// `later` by `P`.
+    /// at `later` by `P`.
     ///
     /// The records are passed once per tile, so that each tile's dot products take them as memory operands.
-    /// Loading what both share would add half as many instructions again.
+    /// Shared loads would add half as many instructions again.
     #[inline(always)]
     pub(super) unsafe fn dots<L: Lanes, P: Prefetch, const T: usize, const M: usize, const HALF: usize>(
         weights: *const u8,
@@ -210,7 +211,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             if const { L::PAIRS && M > 1 } {
                 for_each!([0 1 2 3] OCTET => {
                     if !HALVES || HALF == OCTET / 2 {
-                        // Codes of two tokens lie together, eight columns each.
+                        // Codes of two tokens alternate, eight columns each.
                         for m in 0..M / 2 {
                             a[0][m] = L::activations(codes(0, 2 * m + OCTET / 2).add(OCTET % 2 * LANES));
                         }
@@ -270,7 +271,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Minus the zero point that the dot product sees, times the sum of the activation's codes.
+    /// Minus the zero point of the codes in the dot product, times the sum of the activation's codes.
     #[inline(always)]
     unsafe fn start<L: Lanes>(record: *const Int8Group, half: usize) -> L::I {
         // SAFETY: a whole record.
@@ -305,7 +306,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 }
 
-/// Joins the sums of the codes and of the residual codes.
+/// Shifts the sums of the codes by [`SECOND_BITS`], and adds those of the residual codes.
 #[inline(always)]
 unsafe fn join<L: Lanes, const T: usize, const M: usize>(
     first: &mut [[L::I; M]; T],

@@ -1,6 +1,6 @@
-//! How one group of 32 columns is multiplied, per weight format: codes with int8 activations (`int8`), codes
-//! with f32 activations (`float`), dense floats and floats of eight bits (`dense`). The loop over groups and the epilogue are in
-//! `panel`, the packed order is in `pack`.
+//! Products of one group of 32 columns, by weight format: codes with int8 activations (`int8`, and `tiles` on
+//! AMX), codes with f32 activations (`float`), dense and 8-bit floats (`dense`). The loop over groups and the
+//! epilogue are in `panel`, the packed order is in `pack`.
 
 mod dense;
 mod float;
@@ -18,21 +18,21 @@ use crate::backend::cpu::memory::prefetch::Prefetch;
 use crate::backend::cpu::pack::{E2M1_CODES, Layout, PANEL, Record};
 use crate::quant::{Bits, Codes};
 
-/// A block's activations of one group: a record per token.
+/// Activations of a block of tokens in one group: a record per token.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<R> {
     pub(crate) first: *const R,
-    /// The same address, hidden from the compiler. One token's dot products then take activations as memory
-    /// operands; a shared load would be one more instruction.
+    /// A copy of `first` that the compiler does not recognise as equal. A single token's dot products then
+    /// take activations as memory operands; a shared load would be one more instruction.
     pub(crate) again: *const R,
-    /// The records of residual codes, if the records are int8.
+    /// Records of residual codes; only if `R` is int8.
     pub(crate) second: *const R,
-    /// Per record, whether it has residual codes; likewise.
+    /// Per record, whether it has residual codes; only if `R` is int8.
     pub(crate) outliers: *const u8,
 }
 
 impl<R> Operand<R> {
-    /// Moves on by `records`.
+    /// Advances by `records`.
     #[inline(always)]
     pub(crate) fn skip(&mut self, records: usize) {
         self.first = self.first.wrapping_add(records);
@@ -42,11 +42,11 @@ impl<R> Operand<R> {
     }
 }
 
-/// How one group of a panel is multiplied.
+/// A weight format's product of one group of a panel.
 pub(crate) trait Format: Sync {
     /// The packed order.
     const LAYOUT: Layout;
-    /// The activations that it reads.
+    /// Records of activations that the product reads.
     type Record: Record;
     /// [`Kernel::ON_CODES`](crate::backend::cpu::isa::Kernel::ON_CODES)
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -58,8 +58,8 @@ pub(crate) trait Format: Sync {
     /// Prefetch distance of a single token in long panels.
     const AHEAD_LONG: usize = Self::AHEAD;
 
-    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`. With [`Format::PREFETCHES`], prefetches
-    /// the group `later`, which need not be valid, by `P`.
+    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`. If [`Format::PREFETCHES`], prefetches
+    /// the group at `later` by `P`; that address need not be valid.
     ///
     /// # Safety
     /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
@@ -72,10 +72,11 @@ pub(crate) trait Format: Sync {
     );
 
     /// `sums[i][t] += tile t of the panel · block i of sixteen tokens`, on instruction sets with
-    /// [`Lanes::TILES`]. Prefetches what is read `next`, which need not be valid.
+    /// [`Lanes::TILES`]. Prefetches from `next`, which need not be valid.
     ///
     /// # Safety
-    /// `weights` are `groups` groups of `LAYOUT`, `activations` as many records for each token, the CPU has `L`'s features.
+    /// `weights` are `groups` groups of `LAYOUT`, `activations` as many records for each token, the CPU has
+    /// `L`'s features.
     #[inline(always)]
     unsafe fn blocks<L: Lanes>(
         _weights: *const u8,
@@ -88,8 +89,8 @@ pub(crate) trait Format: Sync {
     }
 }
 
-/// In the place of a number of bits: floats, named by those of exponent and mantissa. Of those of four bits a table
-/// makes codes of five.
+/// Values of `BITS` for floats: the digits are the bits of exponent and mantissa. A table converts 4-bit
+/// floats to 5-bit codes.
 pub(crate) const E2M1: usize = 21;
 const E4M3: usize = 43;
 
@@ -112,8 +113,8 @@ unsafe fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8
     unsafe { weights.add((2 * number + tile) * 4 * LANES) }
 }
 
-/// The bytes in the places of quad `KQ` of a tile, from the lines that hold it; `pack` has the table. Floats of four
-/// bits have become codes.
+/// The bytes at the positions of quad `KQ` of a tile, from the lines that hold it; `pack` has the table.
+/// 4-bit floats are converted to 5-bit codes.
 #[inline(always)]
 unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
     // With 16-column groups, 6-bit codes have lines per half.
@@ -144,8 +145,8 @@ unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8,
     }
 }
 
-/// The stored codes of columns `4 KQ ..` of a tile, four per row. In [`Order::Pairs`] they lie in the places
-/// of two quads, `EVEN` and `ODD`; the compiler then unpacks those once for both.
+/// The stored codes of columns `4 KQ ..` of a tile, four per row. In [`Order::Pairs`] they are spread over
+/// the positions of two quads, `EVEN` and `ODD`; the compiler unpacks those once for both.
 ///
 /// [`Order::Pairs`]: crate::backend::cpu::isa::Order::Pairs
 #[inline(always)]
@@ -164,9 +165,9 @@ unsafe fn columns<L: Lanes, const BITS: usize, const KQ: usize, const EVEN: usiz
     }
 }
 
-/// The scales (sets 0..) or mins (after them) of a tile.
+/// The scales or mins of a tile; the sets of mins follow those of scales.
 #[inline(always)]
 unsafe fn factor<L: Lanes>(layout: Layout, weights: *const u8, set: usize, tile: usize) -> L::F {
-    // SAFETY: within the group, behind its codes.
+    // SAFETY: within the group, after its codes.
     unsafe { L::load_f16(weights.add(layout.code_bytes() + 2 * (set * PANEL + tile * LANES)).cast::<f16>()) }
 }

@@ -1,10 +1,11 @@
-//! What a block of tokens prefetches while it multiplies.
+//! Prefetches of weights by a block of tokens while it multiplies.
 
-use super::{FEW, PanelArgs, SEVERAL, Stretch};
+use super::{FEW, KBlock, PanelArgs, SEVERAL};
 use crate::backend::cpu::memory::prefetch::{IntoL1, IntoL2, LINE, Prefetch};
+use crate::backend::cpu::tuning::PrefetchHint;
 
 /// Cache lines that a block prefetches, some with each group.
-pub(super) struct Requests {
+pub(super) struct Prefetcher {
     line: *const u8,
     left: usize,
     /// Lines per group.
@@ -13,17 +14,17 @@ pub(super) struct Requests {
     /// bytes later.
     own: bool,
     /// Whether into L1. Lines that are needed much later go to L2: in L1 they would take slots that the codes
-    /// at hand need.
+    /// at hand need. Those of a single token go by its [`PrefetchHint`].
     near: bool,
 }
 
-impl Requests {
-    /// The prefetches of a block of `len` > 1 tokens that starts at token `start`, while it multiplies a
-    /// stretch of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
-    /// it. `sharing` is the number of tokens in blocks of more than one token.
+impl Prefetcher {
+    /// The prefetches of a block of `len` tokens that starts at token `start`, while it multiplies a K block
+    /// of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read after it.
+    /// `sharing` is the number of tokens in blocks of more than one token.
     ///
-    /// With several blocks, only the first finds a stretch in memory, and memory is idle while the others
-    /// compute. So each block prefetches its share of the next stretch. With fewer than [`FEW`] tokens the
+    /// With several blocks, only the first finds a K block in memory, and memory is idle while the others
+    /// compute. So each block prefetches its share of the next K block. With fewer than [`FEW`] tokens the
     /// first block prefetches everything that it reads soon.
     #[inline(always)]
     pub(super) fn of(
@@ -31,40 +32,45 @@ impl Requests {
         group_bytes: usize,
         [whole, next]: [*const u8; 2],
         [start, len, sharing]: [usize; 3],
-        Stretch { from, to, length }: Stretch,
-    ) -> Requests {
-        let near = args.tokens <= SEVERAL;
-        let mut requests = Requests { line: next, left: 0, share: 0, own: false, near };
+        KBlock { from, to, length }: KBlock,
+    ) -> Prefetcher {
+        let near = match args.tokens {
+            1 => args.hint != PrefetchHint::L2,
+            tokens => tokens <= SEVERAL,
+        };
+        let mut prefetcher = Prefetcher { line: next, left: 0, share: 0, own: false, near };
         if args.tokens >= FEW {
             let mut groups = length;
             if to < args.groups {
-                requests.line = whole.wrapping_add(to * group_bytes);
+                prefetcher.line = whole.wrapping_add(to * group_bytes);
                 groups = groups.min(args.groups - to);
             }
             let lines = groups * group_bytes / LINE;
             let [first, end] = [start, start + len].map(|token| lines * token / sharing);
-            requests.line = requests.line.wrapping_add(first * LINE);
-            requests.left = end - first;
-            // The last stretch may be shorter than the one that it prefetches.
-            requests.share = requests.left.div_ceil(to - from);
+            prefetcher.line = prefetcher.line.wrapping_add(first * LINE);
+            prefetcher.left = end - first;
+            // The last K block may be shorter than the one that it prefetches.
+            prefetcher.share = prefetcher.left.div_ceil(to - from);
         } else if start == 0 {
-            requests.own = true;
+            prefetcher.own = true;
         }
-        requests
+        prefetcher
     }
 
     /// No prefetches.
     #[inline(always)]
-    pub(super) fn none() -> Requests {
-        Requests { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
+    pub(super) fn none() -> Prefetcher {
+        Prefetcher { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
     }
 
     /// Prefetches one group's lines. `later` is the group [`Format::AHEAD`](super::Format::AHEAD) bytes on,
     /// of `group_bytes`; a constant there unrolls the loop.
     #[inline(always)]
-    pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
-        if self.own {
+    pub(super) fn issue(&mut self, later: *const u8, group_bytes: usize) {
+        if self.own && self.near {
             lines(later, group_bytes / LINE).for_each(IntoL1::line);
+        } else if self.own {
+            lines(later, group_bytes / LINE).for_each(IntoL2::line);
         } else if self.near {
             self.take().for_each(IntoL1::line);
         } else {
@@ -97,17 +103,18 @@ mod tests {
     const WHOLE: *const u8 = without_provenance(1 << 30);
     const NEXT: *const u8 = without_provenance(1 << 40);
 
-    /// What the blocks of a stretch ask for, those of `block` tokens and one of the rest, if that is of several, too.
-    fn requests(
+    /// Prefetches of the blocks of a K block: blocks of `block` tokens, and one of the rest if it has
+    /// several.
+    fn prefetchers(
         args: &PanelArgs,
         group_bytes: usize,
         block: usize,
-        stretch: Stretch,
-    ) -> impl Iterator<Item = Requests> {
+        k_block: KBlock,
+    ) -> impl Iterator<Item = Prefetcher> {
         let sharing = args.tokens - usize::from(args.tokens % block == 1);
         (0..sharing).step_by(block).map(move |start| {
             let block = [start, block.min(sharing - start), sharing];
-            Requests::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
+            Prefetcher::of(args, group_bytes, [WHOLE, NEXT], block, k_block)
         })
     }
 
@@ -117,18 +124,20 @@ mod tests {
             for cols in [64, 576, 2048, 4096, 5440, 8192] {
                 for tokens in [8, 9, 10, 11, 13, 16, 17, 512] {
                     let args = PanelArgs::of_shape(tokens, cols / 32, group_bytes);
-                    for from in (0..args.groups).step_by(args.stretch) {
-                        let stretch = args.stretch_from(from);
-                        let (start, groups) = match args.groups - stretch.to {
-                            0 => (NEXT, args.stretch),
-                            left => (WHOLE.wrapping_add(stretch.to * group_bytes), left.min(args.stretch)),
+                    for from in (0..args.groups).step_by(args.k_block_groups) {
+                        let k_block = args.k_block_from(from);
+                        let (start, groups) = match args.groups - k_block.to {
+                            0 => (NEXT, args.k_block_groups),
+                            left => {
+                                (WHOLE.wrapping_add(k_block.to * group_bytes), left.min(args.k_block_groups))
+                            }
                         };
                         let first = start.addr() / LINE;
                         let expected = first..first + groups * group_bytes / LINE;
                         for block in [6, 4] {
-                            let blocks = requests(&args, group_bytes, block, stretch);
+                            let blocks = prefetchers(&args, group_bytes, block, k_block);
                             let groups = blocks
-                                .flat_map(|mut block| (from..stretch.to).flat_map(move |_| block.take()));
+                                .flat_map(|mut block| (from..k_block.to).flat_map(move |_| block.take()));
                             let found = groups.map(|line| line.addr() / LINE);
                             let what = format!("{tokens} tokens by {block}, {cols} columns, from {from}");
                             assert!(found.eq(expected.clone()), "{what}");
@@ -140,15 +149,25 @@ mod tests {
     }
 
     #[test]
+    fn a_single_token_prefetches_by_the_processors_hint() {
+        for (hint, near) in [(PrefetchHint::NonTemporal, true), (PrefetchHint::L2, false)] {
+            let args = PanelArgs { hint, ..PanelArgs::of_shape(1, 64, 9 * LINE) };
+            let prefetcher = Prefetcher::of(&args, 9 * LINE, [WHOLE, NEXT], [0, 1, 1], args.k_block_from(0));
+            assert!(prefetcher.own && prefetcher.near == near, "{hint}");
+        }
+    }
+
+    #[test]
     fn of_few_tokens_the_first_block_asks_for_itself() {
         for tokens in 2..FEW {
             let args = PanelArgs::of_shape(tokens, 64, 9 * LINE);
-            let stretch = args.stretch_from(0);
-            assert_eq!(stretch.to, 64);
-            let own = |block| requests(&args, 9 * LINE, block, stretch).map(|requests| requests.own);
+            let k_block = args.k_block_from(0);
+            assert_eq!(k_block.to, 64);
+            let own = |block| prefetchers(&args, 9 * LINE, block, k_block).map(|prefetcher| prefetcher.own);
             assert!(own(4).enumerate().all(|(block, own)| own == (block == 0)));
             assert!(
-                requests(&args, 9 * LINE, 4, stretch).all(|mut requests| requests.take().next().is_none())
+                prefetchers(&args, 9 * LINE, 4, k_block)
+                    .all(|mut prefetcher| prefetcher.take().next().is_none())
             );
         }
     }

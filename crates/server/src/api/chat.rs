@@ -1,0 +1,213 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use ottava::chat::ChatPart;
+use ottava::engine::Logprobs;
+use ottava::text::Vocab;
+use serde_json::{Value, json};
+
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::stream::{ResponseFormat, respond};
+use crate::answer::{Answers, End, Output, Piece};
+use crate::api::typed::{ApiRequest, Groups, Typed};
+use crate::error::ApiError;
+use crate::ids::random_hex;
+use crate::request::conversation::Conversation;
+use crate::request::fields::RequestFields;
+use crate::request::params::Params;
+use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
+use crate::state::App;
+
+/// A request of `/v1/chat/completions`.
+pub(crate) struct ChatRequest {
+    conversation: Conversation,
+    params: Params,
+}
+
+impl ApiRequest for ChatRequest {
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["messages"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ChatRequest, ApiError> {
+        let conversation = Conversation::take(fields)?;
+        let mut params = Params::take(fields, key, None)?;
+        params.logprobs = logprobs(fields)?;
+        if params.max_tokens == Some(0) {
+            return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
+        }
+        Ok(ChatRequest { conversation, params })
+    }
+}
+
+/// Answers a conversation.
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Typed(request, ignored): Typed<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let ChatRequest { conversation, mut params } = request;
+    let ignored = ignored.counted(&app);
+    let (answers, _) = begin(&app, conversation, &mut params).await?;
+    let chunks = Chunks::new(&app, &params);
+    Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
+}
+
+/// Submits a conversation of any API, and returns its answers with the number of prompt tokens.
+pub(crate) async fn begin(
+    app: &Arc<App>,
+    conversation: Conversation,
+    params: &mut Params,
+) -> Result<(Answers, usize), ApiError> {
+    let says = params.take_grammar(app).await?;
+    let prompt = app.work(move |engine| conversation.prompt(engine, says.as_ref())).await?;
+    let tokens = prompt.ids.len();
+    Ok((Answers::begin(app, vec![prompt], params)?, tokens))
+}
+
+fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.take(&LOGPROBS)?.unwrap_or(false);
+    let top = fields.take(&TOP_LOGPROBS)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => {
+            Err(ApiError::invalid("top_logprobs", "top_logprobs: expected logprobs to be true"))
+        }
+    }
+}
+
+/// The chunks of a chat's answer.
+struct Chunks {
+    frame: Frame,
+    vocab: Arc<Vocab>,
+}
+
+impl Chunks {
+    fn new(app: &App, params: &Params) -> Chunks {
+        let id = format!("chatcmpl-{}", random_hex::<12>());
+        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
+    }
+
+    fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
+        self.frame
+            .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
+    }
+
+    /// A chunk for each part; the first has the token's log-probabilities.
+    fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
+        let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
+        if deltas.is_empty() && !logprobs.is_null() {
+            deltas.push(json!({"content": ""}));
+        }
+        deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
+    }
+
+    fn ended(&self, index: usize, end: End) -> Vec<Value> {
+        let mut chunks = self.parts(index, end.parts, Value::Null);
+        let mut last = self.chunk(index, json!({}), Value::Null, end.finish.into());
+        last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
+        last["timings"] = timings(&end.usage, &end.timings);
+        chunks.push(last);
+        chunks
+    }
+}
+
+impl ResponseFormat for Chunks {
+    fn begin(&mut self) -> Vec<Value> {
+        let delta = json!({"role": "assistant", "content": ""});
+        let first = |index| self.chunk(index, delta.clone(), Value::Null, Value::Null);
+        (0..self.frame.choices()).map(first).collect()
+    }
+
+    fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
+        match piece {
+            Piece::Token { id, parts, logprobs, usage } => {
+                self.frame.note(index, usage);
+                self.frame.read(index, &parts);
+                let logprobs = logprobs.map_or(
+                    Value::Null,
+                    |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),
+                );
+                self.parts(index, parts, logprobs)
+            }
+            Piece::End(end) => {
+                self.frame.note(index, end.usage);
+                self.ended(index, end)
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        self.frame.end()
+    }
+
+    fn empty(&self) -> Value {
+        let choice = |index: usize| {
+            let message = json!({"role": "assistant", "content": ""});
+            json!({"index": index, "message": message, "logprobs": null, "finish_reason": null})
+        };
+        let mut whole = self.frame.whole("chat.completion");
+        whole["choices"] = (0..self.frame.choices()).map(choice).collect();
+        whole
+    }
+
+    fn fold(&self, whole: &mut Value, chunk: Value) {
+        fold_chunk(whole, chunk, |choice, part| {
+            fold_delta(&mut choice["message"], &part["delta"]);
+            // A message with calls alone has no content, not an empty text.
+            if part["finish_reason"] == "tool_calls" && choice["message"]["content"] == "" {
+                choice["message"]["content"] = Value::Null;
+            }
+            extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+        });
+    }
+}
+
+/// The delta for a part.
+fn delta(part: ChatPart) -> Option<Value> {
+    match part {
+        ChatPart::Text(text) => Some(json!({"content": text})),
+        ChatPart::Reasoning(text) => Some(json!({"reasoning_content": text})),
+        ChatPart::CallStart { index, id, name } => Some(json!({"tool_calls": [
+            {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+        ]})),
+        ChatPart::CallArguments { index, text } => {
+            Some(json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}))
+        }
+        _ => None,
+    }
+}
+
+/// Folds a delta into a message.
+fn fold_delta(message: &mut Value, delta: &Value) {
+    append(&mut message["content"], &delta["content"]);
+    if let Some(reasoning) = delta["reasoning_content"].as_str() {
+        let kept = message["reasoning_content"].as_str().unwrap_or_default();
+        message["reasoning_content"] = format!("{kept}{reasoning}").into();
+    }
+    for call in delta["tool_calls"].as_array().into_iter().flatten() {
+        let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or_default();
+        match message["tool_calls"].get_mut(index) {
+            Some(kept) => append(&mut kept["function"]["arguments"], &call["function"]["arguments"]),
+            None => {
+                let mut first = call.clone();
+                first.as_object_mut().map(|call| call.shift_remove("index"));
+                extend(message, "tool_calls", &json!([first]));
+            }
+        }
+    }
+}
+
+/// A token with its log-probability and its alternatives.
+fn token(vocab: &Vocab, id: ottava::TokenId, found: &Logprobs) -> Value {
+    let entry = |id, logprob: f64| {
+        let bytes = vocab.bytes(id).unwrap_or_default();
+        json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes})
+    };
+    let mut token = entry(id, found.chosen);
+    token["top_logprobs"] = found.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
+    token
+}

@@ -1,0 +1,312 @@
+//! `/v1/completions`: prompts without a template.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use ottava::engine::{Logprobs, ScoreOptions, Scores, Timings, Usage};
+use ottava::text::Vocab;
+use ottava::{Engine, Request, TokenId};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::stream::{ResponseFormat, respond};
+use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
+use crate::api::typed::{ApiRequest, Groups, Typed};
+use crate::error::ApiError;
+use crate::ids::random_hex;
+use crate::request::fields::RequestFields;
+use crate::request::params::Params;
+use crate::request::prompt::Prompt;
+use crate::request::table::{COMPLETION_LOGPROBS, COMPLETIONS, ECHO, GENERATION, PROMPT, SUFFIX};
+use crate::state::App;
+
+/// Most prompts of a request.
+const PROMPTS_MAX: usize = 64;
+/// Default of `max_tokens`.
+const MAX_TOKENS: usize = 16;
+
+/// A request of `/v1/completions`.
+pub(crate) struct CompletionRequest {
+    prompts: Vec<Given>,
+    echo: bool,
+    params: Params,
+}
+
+impl ApiRequest for CompletionRequest {
+    const GROUPS: Groups = &[&[&COMPLETIONS], GENERATION];
+    const REQUIRED: &'static [&'static str] = &["prompt"];
+
+    fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<CompletionRequest, ApiError> {
+        // A number in this API, a flag in chat's.
+        let logprobs = fields.take(&COMPLETION_LOGPROBS)?;
+        let echo = fields.take(&ECHO)?.unwrap_or(false);
+        fields.take(&SUFFIX)?;
+        let mut params = Params::take(fields, key, None)?;
+        params.logprobs = logprobs;
+        params.max_tokens = params.max_tokens.or(Some(MAX_TOKENS));
+        let prompts = prompts(fields)?;
+        if params.max_tokens == Some(0) && !echo {
+            return Err(ApiError::invalid(
+                "max_tokens",
+                "max_tokens: expected at least 1 without echo, found 0",
+            ));
+        }
+        Ok(CompletionRequest { prompts, echo, params })
+    }
+}
+
+/// Continues prompts.
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Typed(request, ignored): Typed<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let CompletionRequest { prompts, echo, mut params } = request;
+    let ignored = ignored.counted(&app);
+    params.compile(&app).await?;
+    let prompts = app.work(move |engine| read(engine, prompts)).await?;
+    let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
+    let chunks = Chunks::new(&app, &params, echoes, prompts.len());
+    let answers = match params.max_tokens {
+        Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
+        _ => {
+            let plain = |prompt: Read| Prompt::plain(prompt.ids);
+            Answers::begin(&app, prompts.into_iter().map(plain).collect(), &params)?
+        }
+    };
+    Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
+}
+
+/// A prompt as sent.
+#[derive(Debug)]
+enum Given {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+/// A text, token ids, or a list of either.
+fn prompts(fields: &mut RequestFields) -> Result<Vec<Given>, ApiError> {
+    let wrong = || {
+        let message = "prompt: expected a text, a list of texts, token ids, or a list of lists of token ids";
+        ApiError::invalid("prompt", message)
+    };
+    let ids = |list: &[Value]| -> Option<Vec<TokenId>> {
+        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId)).collect()
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(Given::Text(text.clone())),
+        Value::Array(list) => ids(list).map(Given::Tokens),
+        _ => None,
+    };
+    let prompts: Vec<Given> = match fields.take(&PROMPT)?.ok_or_else(wrong)? {
+        Value::Array(list) if list.first().is_some_and(|first| !first.is_number()) => {
+            list.iter().map(one).collect::<Option<_>>().ok_or_else(wrong)?
+        }
+        value => vec![one(&value).ok_or_else(wrong)?],
+    };
+    if prompts.len() > PROMPTS_MAX {
+        let found = prompts.len();
+        return Err(ApiError::invalid(
+            "prompt",
+            format!("prompt: expected at most {PROMPTS_MAX}, found {found}"),
+        ));
+    }
+    Ok(prompts)
+}
+
+/// Prompt text and log-probabilities at the beginning of an echoed answer.
+#[derive(Clone, Debug, Default)]
+struct Echo {
+    text: String,
+    logprobs: Option<Value>,
+}
+
+/// A prompt's token ids, and its text in bytes: as sent, or decoded from token ids.
+#[derive(Clone, Debug)]
+struct Read {
+    ids: Vec<TokenId>,
+    text: Vec<u8>,
+}
+
+/// Tokenises prompts.
+fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Read>, ApiError> {
+    let read = |prompt| match prompt {
+        Given::Text(text) => {
+            // A raw prompt is written whole by the client, control tokens included.
+            let ids = engine.prompt_ids(&Request::text(text.as_str()).parse_control_tokens())?;
+            Ok(Read { ids, text: text.into_bytes() })
+        }
+        Given::Tokens(ids) => {
+            let ids = engine.prompt_ids(&Request::tokens(ids))?;
+            let text = spelled(engine.vocab(), &ids);
+            Ok(Read { ids, text })
+        }
+    };
+    prompts.into_iter().map(read).collect()
+}
+
+/// The bytes of tokens, control tokens included, without the space that a tokenizer puts before a text.
+fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
+    let text: Vec<u8> = ids.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
+    match text.strip_prefix(b" ") {
+        Some(rest) if vocab.add_space_prefix() => rest.to_vec(),
+        _ => text,
+    }
+}
+
+/// The echoes of prompts, with log-probabilities if requested.
+async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
+    let mut options = ScoreOptions::default();
+    (options.top, options.cache_salt) = (params.logprobs.unwrap_or_default(), params.salt());
+    let (prompts, with_logprobs) = (prompts.to_vec(), params.logprobs.is_some());
+    let echo = move |engine: &Engine, prompt: &Read, options: &ScoreOptions| {
+        let logprobs = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
+        Ok(Echo { text: String::from_utf8_lossy(&prompt.text).into_owned(), logprobs })
+    };
+    let echoed = app.wait(move |engine, gone| {
+        options.cancelled = Some(Arc::clone(gone));
+        prompts.iter().map(|prompt| echo(engine, prompt, &options)).collect()
+    });
+    match app.guard.config.request_timeout {
+        Some(time) => timeout(time, echoed).await.map_err(|_| too_late(app))?,
+        None => echoed.await,
+    }
+}
+
+/// The log-probabilities of a prompt's tokens; the first has none.
+fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Value, ApiError> {
+    let scores = match ids.len() {
+        0 | 1 => Scores::default(),
+        _ => engine.score_with(ids, options.clone())?,
+    };
+    let (mut lists, mut walk) = (Lists::default(), Walk::new(text));
+    for (at, &id) in ids.iter().enumerate() {
+        let found = at.checked_sub(1).map(|at| {
+            let chosen = -scores.nll.get(at).copied().unwrap_or(f64::INFINITY);
+            let best = scores.top.get(at).into_iter().flatten();
+            let log_sum = scores.log_sums.get(at).copied().unwrap_or_default();
+            let top: Vec<_> = best.map(|&(id, logit)| (id, f64::from(logit) - log_sum)).collect();
+            (chosen, top)
+        });
+        let place = (id, walk.pass(engine.vocab(), id));
+        lists.push(engine.vocab(), place, found.as_ref().map(|(chosen, top)| (*chosen, top.as_slice())));
+    }
+    Ok(lists.value())
+}
+
+/// The chunks of completions.
+struct Chunks {
+    frame: Frame,
+    vocab: Arc<Vocab>,
+    /// Choices of each prompt.
+    n: usize,
+    /// By prompt; empty without `echo`.
+    echoes: Vec<Echo>,
+    /// By choice: length of the text so far.
+    places: Vec<Place>,
+}
+
+impl Chunks {
+    fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: usize) -> Chunks {
+        let id = format!("cmpl-{}", random_hex::<12>());
+        let frame = Frame::new(id, "text_completion", app, params, prompts);
+        let (vocab, places) = (Arc::clone(app.engine.vocab()), vec![Place::default(); frame.choices()]);
+        Chunks { frame, vocab, n: params.n, echoes, places }
+    }
+
+    fn chunk(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
+        self.frame.chunk(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}))
+    }
+
+    /// Log-probabilities of a choice's next token, or null.
+    fn token(&mut self, index: usize, id: TokenId, found: Option<&Logprobs>) -> Value {
+        // Control tokens add no text.
+        let bytes = self.vocab.bytes(id).filter(|_| !self.vocab.is_control(id)).unwrap_or_default();
+        let offset = self.places.get_mut(index).map_or(0, |place| place.pass(bytes));
+        found.map_or(Value::Null, |found| self.listed((id, offset), found))
+    }
+
+    /// Log-probabilities of the token that ended the turn.
+    fn last(&mut self, index: usize, (id, found): &(TokenId, Logprobs)) -> Value {
+        let offset = self.places.get_mut(index).map_or(0, Place::end);
+        self.listed((*id, offset), found)
+    }
+
+    fn listed(&self, token: (TokenId, usize), found: &Logprobs) -> Value {
+        let mut lists = Lists::default();
+        lists.push(&self.vocab, token, Some((found.chosen, &found.top)));
+        lists.value()
+    }
+}
+
+impl ResponseFormat for Chunks {
+    fn begin(&mut self) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
+            for index in prompt * self.n..(prompt + 1) * self.n {
+                if let Some(place) = self.places.get_mut(index) {
+                    *place = Place::behind(echo.text.chars().count());
+                }
+                let logprobs = echo.logprobs.clone().unwrap_or(Value::Null);
+                chunks.push(self.chunk(index, &echo.text, logprobs, Value::Null));
+            }
+        }
+        chunks
+    }
+
+    fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
+        match piece {
+            Piece::Token { id, parts, logprobs, usage } => {
+                let text = text_of(parts);
+                self.frame.note(index, usage);
+                let logprobs = self.token(index, id, logprobs.as_ref());
+                if text.is_empty() && logprobs.is_null() {
+                    return Vec::new();
+                }
+                vec![self.chunk(index, &text, logprobs, Value::Null)]
+            }
+            Piece::End(end) => {
+                self.frame.note(index, end.usage);
+                let logprobs = end.token.map_or(Value::Null, |token| self.last(index, &token));
+                let mut last = self.chunk(index, &text_of(end.parts), logprobs, end.finish.into());
+                last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
+                last["timings"] = timings(&end.usage, &end.timings);
+                vec![last]
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        self.frame.end()
+    }
+
+    fn empty(&self) -> Value {
+        let choice =
+            |index: usize| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null});
+        let mut whole = self.frame.whole("text_completion");
+        whole["choices"] = (0..self.frame.choices()).map(choice).collect();
+        whole
+    }
+
+    fn fold(&self, whole: &mut Value, chunk: Value) {
+        fold_chunk(whole, chunk, |choice, part| {
+            append(&mut choice["text"], &part["text"]);
+            for name in NAMES {
+                extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
+            }
+        });
+    }
+}
+
+/// Outputs of a request for no token: the prompts themselves are the answer.
+fn ends(prompts: &[Read], n: usize) -> Vec<Output> {
+    let end = |index: usize| {
+        let mut usage = Usage::default();
+        usage.prompt_tokens = prompts.get(index / n).map_or(0, |prompt| prompt.ids.len());
+        let timings = Timings::default();
+        Piece::End(End { parts: Vec::new(), finish: "length", stop: None, token: None, usage, timings })
+    };
+    (0..prompts.len() * n).map(|index| Output { index, piece: end(index) }).collect()
+}

@@ -1,0 +1,214 @@
+//! Checks before every route: request id, host, origin, key, body size.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::error::{ApiError, stopping};
+use crate::http::auth::{Guard, Phase};
+use crate::http::{cors, limits};
+use crate::ids::random_hex;
+use crate::state::App;
+
+/// Routes without a key: liveness tells nothing about the model.
+const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
+/// The chat page; its script prompts for the key.
+const PAGE: &str = "/";
+/// Prefix of the routes with Anthropic's form of errors.
+const ANTHROPIC: &str = "/v1/messages";
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest request id of a client.
+const ID_MAX: usize = 64;
+
+/// API key of a request, as the handlers get it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Client {
+    key: Option<String>,
+}
+
+impl Client {
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Client {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Client, Self::Rejection> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
+    }
+}
+
+/// Passes a request on, or answers it with an error.
+pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let id = request_id(request.headers());
+    let anthropic = request.uri().path().starts_with(ANTHROPIC);
+    let site = cors::site(&guard.config.allowed_origins, request.headers()).ok().flatten().cloned();
+    let mut response = answered(&guard, request, next).await.unwrap_or_else(ApiError::into_response);
+    let error = response.extensions_mut().remove::<ApiError>();
+    if let Some(error) = error.filter(|_| anthropic) {
+        let body = error.to_anthropic().to_string();
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        *response.body_mut() = Body::from(body);
+    }
+    let headers = response.headers_mut();
+    if anthropic {
+        headers.insert("request-id", id.clone());
+    }
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(site) = site {
+        cors::show(&mut response, site);
+    }
+    response
+}
+
+/// Counts answers by their status.
+pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    app.metrics.answered(response.status());
+    response
+}
+
+async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Response, ApiError> {
+    check_host(guard, request.headers(), request.uri())?;
+    let site = cors::site(&guard.config.allowed_origins, request.headers())?;
+    match cors::preflight(request.method(), request.headers()).filter(|_| site.is_some()) {
+        Some(answer) => Ok(answer),
+        None => Ok(next.run(admitted(guard, request).await?).await),
+    }
+}
+
+async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
+    let path = request.uri().path();
+    let open = OPEN.contains(&path) || (path == PAGE && request.method() == Method::GET);
+    let key = key(request.headers());
+    if guard.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| guard.knows(key)) {
+        return Err(unknown_key(key.is_some()));
+    }
+    if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
+        return Err(stopping());
+    }
+    // Without configured keys all clients share the cache, whatever key they send.
+    let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(client);
+    let body = limits::read_body(&guard.config, &parts.headers, body).await?;
+    Ok(Request::from_parts(parts, body))
+}
+
+/// The client's request id if it is plain, or else a random one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let plain = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        let fits = (1..=ID_MAX).contains(&id.len());
+        fits && id.iter().all(|c| c.is_ascii_alphanumeric() || b"._-".contains(c))
+    };
+    let random = || HeaderValue::from_str(&random_hex::<16>());
+    match headers.get(REQUEST_ID).filter(plain) {
+        Some(id) => id.clone(),
+        None => random().unwrap_or(HeaderValue::from_static("none")),
+    }
+}
+
+/// The key of `Authorization: Bearer` or `x-api-key`.
+fn key(headers: &HeaderMap) -> Option<String> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| text(HeaderName::from_static("x-api-key"))).map(str::to_owned)
+}
+
+fn unknown_key(given: bool) -> ApiError {
+    let message =
+        if given { "the API key is not known" } else { "expected an API key: Authorization: Bearer KEY" };
+    ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
+}
+
+/// Refuses requests for another host. This prevents DNS rebinding: a web site maps its own name to this
+/// machine's address and reads the answers to its visitors.
+fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    let said = host.or(uri.authority().map(|authority| authority.as_str()));
+    // Browsers always send one; old probes of load balancers do not.
+    if said.is_none() && OPEN.contains(&uri.path()) {
+        return Ok(());
+    }
+    let name = said.map(host_name).unwrap_or_default();
+    let config = &guard.config;
+    let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
+    let own = ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| own.eq_ignore_ascii_case(name))
+        || name == shown(config.host);
+    // A public address has a key; its host names are configured by the operator or not checked at all.
+    let anywhere = !config.host.is_loopback() && config.allowed_hosts.is_empty();
+    if listed || own || anywhere {
+        return Ok(());
+    }
+    let message =
+        format!("requests for the host {} are not answered (--allowed-host)", crate::error::quoted(name));
+    Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_host"))
+}
+
+fn shown(host: std::net::IpAddr) -> String {
+    match host {
+        std::net::IpAddr::V4(host) => host.to_string(),
+        std::net::IpAddr::V6(host) => format!("[{host}]"),
+    }
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !name.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(entries: &[(&'static str, &'static str)]) -> HeaderMap {
+        let entry = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn a_host_is_read_without_its_port() {
+        let cases =
+            [("localhost:8080", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b")];
+        for (host, name) in cases {
+            assert_eq!(host_name(host), name);
+        }
+    }
+
+    #[test]
+    fn keys_come_by_either_header() {
+        assert_eq!(key(&headers(&[("authorization", "Bearer abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("authorization", "bearer abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("x-api-key", "abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("authorization", "Basic abc")])), None);
+    }
+
+    #[test]
+    fn only_plain_request_ids_are_echoed() {
+        assert_eq!(request_id(&headers(&[("x-request-id", "run-7.a_B")])), "run-7.a_B");
+        for id in ["two words", "a\u{7f}", "<b>", ""] {
+            let mut map = HeaderMap::new();
+            if let Ok(value) = HeaderValue::from_bytes(id.as_bytes()) {
+                map.insert(REQUEST_ID, value);
+            }
+            assert_eq!(request_id(&map).len(), 32, "{id:?}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Requests: from JSON to typed parameters and one internal form of a conversation, whatever the API.
+//!
+//! `table` has a row for each field, with a kind of `kinds`. `fields` takes a body's fields by these rows,
+//! `json_fields` those of inner objects by name; `json` bounds the memory of parsed values. `params` and
+//! `format` read the parameters of every API, `conversation` and `message_builder` the messages.
+//! `template_compat` rewrites messages that a chat template refuses.
+
+pub(crate) mod conversation;
+pub(crate) mod fields;
+pub(crate) mod format;
+pub(crate) mod json;
+pub(crate) mod json_fields;
+pub(crate) mod kinds;
+pub(crate) mod message_builder;
+pub(crate) mod params;
+pub(crate) mod prompt;
+pub(crate) mod table;
+pub(crate) mod template_compat;
