@@ -46,8 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let weights = weights()?.bind(&plan, &backend)?;
     let mut session = Session::new(backend, plan, weights, None)?;
-    session.set_input("points", &POINTS)?;
-    session.run(&StepInput::default())?;
+    session.main().set_input("points", &POINTS)?;
+    session.main().run(&StepInput::default())?;
     let mut probabilities = [0.0; 8];
     session.read("probabilities", 0, &mut probabilities)?;
 

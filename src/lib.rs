@@ -113,7 +113,7 @@ pub mod session;
 pub mod text;
 mod token;
 
-pub use api::{Device, DeviceInfo, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
+pub use api::{Device, DeviceInfo, Engine, EngineBuilder, EngineInfo, InferenceEngine, Prepared, Request};
 pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
 pub use kind::ErrorKind;

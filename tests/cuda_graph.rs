@@ -77,8 +77,8 @@ impl Both {
             step.sequences.push(StepSequence { rows, pages, window: None });
             step.sampling.push(RowSampling { adjustments: 0..adjusted, ..RowSampling::default() });
         }
-        self.graphs.run(&step).expect("a step");
-        self.apart.run_timed(&step, |_, _| {}).expect("the same step");
+        self.graphs.main().run(&step).expect("a step");
+        self.apart.main().run_timed(&step, |_, _| {}).expect("the same step");
         let [found, want] = [&mut self.graphs, &mut self.apart].map(|session| results(session, &step));
         assert_eq!(found, want, "{:?} adjusted {adjusted}", self.lengths);
     }
@@ -89,7 +89,8 @@ fn results(session: &mut Session<Cuda>, step: &StepInput) -> (Vec<u32>, Vec<Opti
     let mut values = vec![f32::NAN; step.outputs.len() * SHAPE.vocab];
     session.read("probabilities", 0, &mut values).expect("probabilities");
     let mut sampled = vec![None; step.outputs.len()];
-    session.sampled("sampled", session.steps(), &mut sampled).expect("tokens");
+    let step = session.steps();
+    session.main().sampled("sampled", step, &mut sampled).expect("tokens");
     (values.into_iter().map(f32::to_bits).collect(), sampled)
 }
 

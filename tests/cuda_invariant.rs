@@ -88,7 +88,7 @@ fn probabilities(
     let mut session = SHAPE.session(cuda(batch_invariant), LIMITS, dtype, pages);
     let mut found = BTreeMap::new();
     for parts in steps {
-        session.run(&step(parts, window)).expect("a step");
+        session.main().run(&step(parts, window)).expect("a step");
         let rows = parts.iter().flat_map(|(sequence, positions)| positions.clone().map(|p| (*sequence, p)));
         for (row, key) in rows.enumerate() {
             let mut values = vec![f32::NAN; SHAPE.vocab];

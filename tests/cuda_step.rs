@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use cuda_emu::{DeviceConfig, Emulator, InstallOptions, KernelStats};
 use layer::Shape;
 use ottava::TokenId;
+use ottava::backend::PageMemory as _;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::ir::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
 use ottava::session::Session;
@@ -60,8 +61,9 @@ fn run_step(session: &mut Session<Cuda>, emulator: Emulator, step: &StepInput) -
     let mut sampled = vec![None; step.outputs.len()];
     let (calls, kernels) = (emulator.calls(), emulator.statistics());
     let allocated = allocations::count();
-    session.run(step).expect("a step");
-    session.sampled("sampled", session.steps(), &mut sampled).expect("tokens");
+    let mut main = session.main();
+    main.run(step).expect("a step");
+    main.sampled("sampled", main.steps(), &mut sampled).expect("tokens");
     let allocated = allocations::count() - allocated;
     let mut cost = Cost { allocated, calls: emulator.calls(), kernels: emulator.statistics() };
     session.read("probabilities", 0, &mut out).expect("probabilities");
@@ -189,7 +191,7 @@ fn main() {
         let half =
             |i: usize| half::f16::from_f32(((i * 37 + page * 11) % 64) as f32 / 64.0 - 0.5).to_le_bytes();
         let bytes: Vec<u8> = (0..layout.page_bytes() / 2).flat_map(half).collect();
-        session.import_page(PageId(page as u32), &bytes).expect("a page");
+        session.kv_mut().import_page(PageId(page as u32), &bytes).expect("a page");
     }
 
     assert_whole_model_is_read_once(emulator);
@@ -205,7 +207,7 @@ fn main() {
     assert_ne!(launched, replayed, "another token");
     // A profile runs each operation by itself: keys appended first, then attention.
     let mut apart = vec![f32::NAN; SHAPE.vocab];
-    session.run_timed(&SHAPE.step(PAST + 2, 1), |_, _| {}).expect("a step");
+    session.main().run_timed(&SHAPE.step(PAST + 2, 1), |_, _| {}).expect("a step");
     session.read("probabilities", 0, &mut apart).expect("probabilities");
     assert_eq!(replayed, apart, "the same step, operation by operation");
 

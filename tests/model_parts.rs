@@ -226,9 +226,9 @@ fn run<B: Backend>(
     let mut session = session(backend, graph)?;
     for (name, values) in inputs {
         let values: Vec<f32> = values.rows.iter().flatten().map(|&x| x as f32).collect();
-        session.set_input(name, &values)?;
+        session.main().set_input(name, &values)?;
     }
-    session.run(step)?;
+    session.main().run(step)?;
     let rows = session.plan().place("y").map_or(0, |place| place.rows.count(step));
     let mut out = vec![0.0; rows * WIDTH];
     session.read("y", 0, &mut out)?;
@@ -390,8 +390,8 @@ fn weights_are_bound_by_name_or_refused_by_name() -> Outcome {
     let few = none.dense("head", [3, 2], vec![0.0; 5]).err().map(|error| error.to_string());
     assert!(few.as_ref().is_some_and(|few| few.contains("weight matrix head")), "{few:?}");
     let mut session = Session::new(Reference, plan.clone(), whole.bind(&plan, &Reference)?, None)?;
-    session.set_input("x", &[1.0, 10.0])?;
-    session.run(&StepInput::default())?;
+    session.main().set_input("x", &[1.0, 10.0])?;
+    session.main().run(&StepInput::default())?;
     let mut found = [0.0; 3];
     session.read("y", 0, &mut found)?;
     assert_eq!(found, [21.5, 43.0, 65.0]);
@@ -490,12 +490,12 @@ fn rows_of_an_axis_that_do_not_fit_are_refused() -> Outcome {
     let y = b.attend(x, encoded, "cross")?;
     b.0.output("y", y)?;
     let mut session = session(cpu()?, &b.0)?;
-    assert!(session.set_input("frames", &vec![0.0; 5 * WIDTH]).is_err(), "5 rows of 4");
+    assert!(session.main().set_input("frames", &vec![0.0; 5 * WIDTH]).is_err(), "5 rows of 4");
     for (frames, what) in [(vec![5], "more rows than the axis has"), (vec![1, 1], "rows of another sequence")]
     {
-        assert!(session.run(&step(&[2], &frames)).is_err(), "{what}");
+        assert!(session.main().run(&step(&[2], &frames)).is_err(), "{what}");
     }
-    session.run(&step(&[2], &[4]))?;
+    session.main().run(&step(&[2], &[4]))?;
     // A causal attention needs keys that have the queries' order.
     let (q, k) = (b.0.input("q", Rows::Tokens, WIDTH)?, b.0.input("k", frames, WIDTH)?);
     let spec = RowAttentionSpec { heads: HEADS, scale: 1.0, mask: AttentionMask::Causal };

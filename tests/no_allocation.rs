@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{Backend, Weights};
+use ottava::backend::{Backend, BackendError, PageMemory, Weights};
 use ottava::engine::{EngineConfig, Handle, TokenRequest};
 use ottava::graph::{CompileOptions, DeltaOperands, Fusion, Graph};
 use ottava::ir::{
@@ -44,8 +44,8 @@ fn main() {
         let mut out = [0.0; SHAPE.vocab];
         let mut run = |steps: &[StepInput]| {
             for step in steps {
-                session.run(step).unwrap();
-                session.run_timed(step, |_, _| {}).unwrap();
+                session.main().run(step).unwrap();
+                session.main().run_timed(step, |_, _| {}).unwrap();
                 session.read("probabilities", 0, &mut out).unwrap();
                 assert!((out.iter().sum::<f32>() - 1.0).abs() < 1e-4, "a softmax adds up");
             }
@@ -97,7 +97,7 @@ fn states_are_carried_in_place() {
         ..StepInput::default()
     };
     let steps = [step(9, None, 0), step(1, Some(StateSlot(0)), 1)];
-    let mut run = || steps.iter().for_each(|step| session.run(step).unwrap());
+    let mut run = || steps.iter().for_each(|step| session.main().run(step).unwrap());
     run();
     let before = allocations::count();
     run();
@@ -123,6 +123,7 @@ fn steps_around_a_decoder(runs_ahead: bool, slots: usize) {
 }
 
 /// A decoder that always favours the same token.
+#[derive(Debug)]
 struct Same {
     steps: u64,
     runs_ahead: bool,
@@ -186,19 +187,29 @@ impl Decoder for Same {
         Ok(())
     }
 
-    fn copy_page(&mut self, _: PageId, _: PageId) -> Result<(), ModelError> {
-        Ok(())
+    fn kv(&self) -> &dyn PageMemory {
+        self
     }
 
-    fn export_page(&self, _: PageId, _: &mut Vec<u8>) -> Result<(), ModelError> {
-        Ok(())
-    }
-
-    fn import_page(&mut self, _: PageId, _: &[u8]) -> Result<(), ModelError> {
-        Ok(())
+    fn kv_mut(&mut self) -> &mut dyn PageMemory {
+        self
     }
 
     fn fingerprint(&self) -> [u8; 32] {
         [0; 32]
+    }
+}
+
+impl PageMemory for Same {
+    fn copy_page(&mut self, _: PageId, _: PageId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn export_page(&self, _: PageId, _: &mut Vec<u8>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn import_page(&mut self, _: PageId, _: &[u8]) -> Result<(), BackendError> {
+        Ok(())
     }
 }

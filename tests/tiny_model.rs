@@ -7,7 +7,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::chat::{Tool, ToolChoice, Tools};
+use ottava::chat::{ChatPart, Tool, ToolChoice, Tools};
 use ottava::engine::{Answer, FinishReason, Generation, Stats, SubmitError};
 use ottava::ir::{KvDtype, KvLayout};
 use ottava::sample::{TokenMask, TokenSet};
@@ -387,21 +387,28 @@ fn tools_are_checked_wherever_a_request_brings_them() -> Outcome {
     ];
     for (tools, field) in refused {
         let with = || Request::chat([Message::new("user", "sing")]).tools(tools.clone());
-        let errors = [
-            engine.submit(with()).err(),
-            engine.answer(with()).err(),
-            engine.with_tools(Request::text("sing"), &[], &tools).err(),
-        ];
+        let errors = [engine.submit(with()).err(), engine.answer(with()).err(), engine.prepare(with()).err()];
         for error in errors {
             let error = error.ok_or("accepted")?;
             assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some(field)), "{error}");
         }
     }
-    // What keeps to its tools already is submitted as it is.
+    // A prepared request is submitted as it is, and further options can be set.
     let asked = Request::chat([Message::new("user", "sing")]).tools(tools("a")).max_tokens(2);
     let prompt = engine.prompt_ids(&asked)?;
-    let kept = engine.with_tools(asked, &prompt, &tools("a"))?;
-    assert_eq!(engine.submit(kept)?.usage().prompt_tokens, prompt.len());
+    let prepared = engine.prepare(asked)?;
+    assert_eq!(prepared.prompt_ids(), prompt);
+    assert_eq!(engine.submit(prepared.clone())?.usage().prompt_tokens, prompt.len());
+    let again = engine.prepare(Request::from(prepared.clone()).max_tokens(1))?;
+    assert_eq!(again.prompt_ids(), prompt);
+    assert_eq!(engine.submit(again)?.text()?.tokens.len(), 1);
+    // Tools belong to the messages that show them.
+    let error = engine.submit(Request::from(prepared.clone()).tools(tools("b"))).err().ok_or("accepted")?;
+    assert_eq!(error.field(), Some("tools"), "{error}");
+    // The template opens the reasoning at the end of its prompt.
+    let parts = prepared.answer_parser().push("Hm.</think>Yes.");
+    let expected = [ChatPart::Reasoning("Hm.".into()), ChatPart::Text("Yes.".into())];
+    assert_eq!(parts[..], expected);
     // Each time the same, with calls and without.
     for _ in 0..2 {
         for (tools, markers) in

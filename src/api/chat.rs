@@ -2,21 +2,19 @@
 
 use std::collections::VecDeque;
 
+#[cfg(feature = "constraints")]
 use super::request::no_tools;
 use super::{InferenceEngine, Request};
 use crate::chat::{AnswerParser, ChatFormat, ChatPart, ReasoningState, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
-use crate::text::{ChatTemplate, Detokenizer};
+use crate::text::ChatTemplate;
 #[cfg(feature = "constraints")]
 use crate::{
     Error,
     chat::Wanted,
-    constrain::{ConstraintError, Grammar},
+    constrain::{ConstraintError, Grammar, Source},
 };
 use crate::{Result, TokenId};
-
-/// Number of a prompt's last tokens that show whether the reasoning has begun.
-const PROMPT_END: usize = 32;
 
 /// The chat format of a template.
 pub(super) fn format_of(template: Option<&ChatTemplate>) -> ChatFormat {
@@ -27,20 +25,6 @@ impl InferenceEngine {
     /// The model's format of reasoning and tool calls, by the markers of its chat template.
     pub fn chat_format(&self) -> ChatFormat {
         self.shared.format
-    }
-
-    /// A parser of the answer to this prompt. It sees the whole answer only if
-    /// [`Request::show_control_tokens`] has the [`InferenceEngine::marker_tokens`].
-    pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
-        let parser = AnswerParser::new(self.chat_format(), tools);
-        if self.reasoning_after(prompt) == ReasoningState::Open { parser.in_reasoning() } else { parser }
-    }
-
-    fn reasoning_after(&self, prompt: &[TokenId]) -> ReasoningState {
-        let mut detokenizer = Detokenizer::with_control(self.vocab());
-        let end = prompt.iter().skip(prompt.len().saturating_sub(PROMPT_END));
-        let text: String = end.map(|&id| detokenizer.push(id).to_owned()).collect();
-        self.chat_format().reasoning_after(&text)
     }
 
     /// The control tokens that mark reasoning, and tool calls if there are tools to call.
@@ -83,74 +67,70 @@ impl InferenceEngine {
     /// # Errors
     /// As [`InferenceEngine::submit`] and [`Tools::check`]. A tool choice that must be enforced is refused if
     /// it cannot be.
-    pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
-        let tools = request.given_tools().clone();
-        let prompt = self.prompt_ids(&request)?;
-        let parser = self.answer_parser(&prompt, &tools);
-        let request =
-            if request.keeps_tools() { request } else { self.with_tools(request, &prompt, &tools)? };
-        let request = request.into_token_request(prompt, self.vocab());
-        let generation = self.handle.submit(request)?;
+    pub fn answer(&self, request: impl Into<Request>) -> Result<ChatAnswer> {
+        let prepared = self.prepare(request)?;
+        let (parser, markers) = (prepared.answer_parser(), self.marker_tokens(prepared.tools()));
+        let generation = self.submit(Request::from(prepared).show_control_tokens(markers))?;
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
     }
 
-    /// Prepares a request for callers that submit and parse on their own. It shows the markers that the
-    /// parser needs, and adds a mask that enforces the tool choice. [`InferenceEngine::answer`] does both.
-    /// `prompt` are the token ids of the request's prompt.
+    /// Adds the mask that enforces the request's tools and format, and shows the markers of calls. Returns
+    /// the tools separately.
+    pub(super) fn enforced(
+        &self,
+        mut request: Request,
+        reasoning: ReasoningState,
+    ) -> Result<(Request, Tools)> {
+        let tools = std::mem::take(&mut request.tools);
+        #[cfg(feature = "constraints")]
+        let request = match request.format.take() {
+            None if tools.list.is_empty() => request,
+            text_grammar => {
+                let text_grammar =
+                    text_grammar.map(|text_grammar| self.checked_format(&text_grammar)).transpose()?;
+                self.constrained(request, &tools, text_grammar.as_ref(), reasoning)?
+            }
+        };
+        #[cfg(not(feature = "constraints"))]
+        let request = self.constrained(request, &tools, reasoning)?;
+        Ok((request, tools))
+    }
+
+    /// The checked grammar of an answer's text.
     ///
     /// # Errors
-    /// Those of [`Tools::check`], and a tool choice that must be enforced and cannot be: without the feature
-    /// `constraints`, or if a tool's schema makes no grammar.
-    pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        tools.check().map_err(no_tools)?;
-        #[cfg(feature = "constraints")]
-        return Ok(self.keep_to(request, prompt, tools, None)?.that_keeps_tools());
-        #[cfg(not(feature = "constraints"))]
-        match (must_keep(tools), prompt) {
-            (Some(field), _) => {
+    /// Those of [`InferenceEngine::constrain`].
+    #[cfg(feature = "constraints")]
+    fn checked_format(&self, text_grammar: &Grammar) -> Result<Source> {
+        let source = text_grammar.source()?;
+        // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
+        self.constraints()?.compile_source(text_grammar.field(), &source)?;
+        Ok(source)
+    }
+
+    /// Shows the markers of calls. Fails if enforcement is required.
+    #[cfg(not(feature = "constraints"))]
+    fn constrained(&self, request: Request, tools: &Tools, _reasoning: ReasoningState) -> Result<Request> {
+        match must_keep(tools) {
+            _ if tools.list.is_empty() => Ok(request),
+            Some(field) => {
                 let message =
                     "expected what needs no enforcing: this build is without the feature `constraints`";
                 Err(SubmitError::invalid(field, message).into())
             }
-            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools)).that_keeps_tools()),
+            None => Ok(request.show_control_tokens(self.marker_tokens(tools))),
         }
-    }
-
-    /// Applies the tool constraint if the caller has not done so.
-    pub(super) fn with_its_tools(&self, request: Request, prompt: &[TokenId]) -> Result<Request> {
-        let tools = request.given_tools().clone();
-        let done = tools.list.is_empty() || request.keeps_tools();
-        if done { Ok(request) } else { self.with_tools(request, prompt, &tools) }
-    }
-
-    /// As [`InferenceEngine::with_tools`], for an answer with text that follows a grammar. Reasoning may
-    /// precede the text, and tool calls may replace it.
-    ///
-    /// # Errors
-    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for an invalid grammar.
-    #[cfg(feature = "constraints")]
-    pub fn with_format(
-        &self,
-        request: Request,
-        prompt: &[TokenId],
-        tools: &Tools,
-        text_grammar: &Grammar,
-    ) -> Result<Request> {
-        tools.check().map_err(no_tools)?;
-        // Compiled by itself first: a tool call that may come instead must not hide an error of the grammar.
-        self.constrain(text_grammar)?;
-        Ok(self.keep_to(request, prompt, tools, Some(text_grammar))?.that_keeps_tools())
     }
 
     /// Adds the mask that holds tool calls to their tools, if they make a grammar. If they do not, it fails
     /// only if enforcement is required.
     #[cfg(feature = "constraints")]
-    fn keep_to(
+    fn constrained(
         &self,
         request: Request,
-        prompt: &[TokenId],
         tools: &Tools,
-        text_grammar: Option<&Grammar>,
+        text_grammar: Option<&Source>,
+        reasoning: ReasoningState,
     ) -> Result<Request> {
         let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
@@ -158,15 +138,13 @@ impl InferenceEngine {
         let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
         let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
         let request = request.show_control_tokens(markers);
-        let part = text_grammar.map(Grammar::part).transpose()?;
-        let reasoning = self.reasoning_after(prompt);
-        let wanted = Wanted { tools, text_grammar: part.as_deref(), reasoning, control: &control };
+        let wanted = Wanted { tools, text_grammar, reasoning, control: &control };
         let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
-        let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
+        let constraint = grammar.and_then(|grammar| self.constrain(&grammar));
         if tools.list.is_empty() && text_grammar.is_some() {
             // No tool is at fault.
             return Ok(request.mask(constraint?));

@@ -24,6 +24,7 @@ mod builder;
 mod chat;
 mod device;
 mod load;
+mod prepare;
 mod request;
 mod sidecar;
 mod text_pipeline;
@@ -37,6 +38,7 @@ use builder::Source;
 #[cfg(feature = "text")]
 pub use chat::ChatAnswer;
 pub use device::{Device, DeviceInfo};
+pub use prepare::Prepared;
 use request::Prompt;
 pub use request::Request;
 
@@ -59,6 +61,7 @@ use crate::{
 };
 #[cfg(feature = "text")]
 use crate::{
+    chat::ReasoningState,
     engine::SubmitError,
     text::{ChatTemplate, Tokenizer},
 };
@@ -163,17 +166,14 @@ impl InferenceEngine {
         EngineBuilder::new(Source::Own(Arc::new(model)))
     }
 
-    /// Queues a request and returns the stream of its events.
+    /// Queues a request, or a [`Prepared`] one, and returns the stream of its events.
     ///
     /// # Errors
     /// [`crate::Error::Submit`] if the queue is full, or the request is invalid or too long;
     /// [`crate::Error::Text`] or [`crate::Error::NoChatTemplate`] if its text cannot be made into tokens.
-    pub fn submit(&self, request: Request) -> Result<Generation> {
-        let prompt = self.prompt_ids(&request)?;
-        #[cfg(feature = "text")]
-        let request = self.with_its_tools(request, &prompt)?;
-        let vocab = &self.shared.vocab;
-        Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
+    pub fn submit(&self, request: impl Into<Request>) -> Result<Generation> {
+        let prepared = self.prepare(request)?;
+        Ok(self.handle.submit(prepared.into_token_request(&self.shared.vocab))?)
     }
 
     /// The token ids of a request's prompt. Names of control tokens become those tokens where the chat
@@ -185,14 +185,23 @@ impl InferenceEngine {
     /// As [`InferenceEngine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
+        Ok(self.encode(request)?.0)
+    }
+
+    /// The token ids of a request's prompt, and the state of the reasoning at the end of its text.
+    #[cfg(feature = "text")]
+    fn encode(&self, request: &Request) -> Result<(Vec<TokenId>, ReasoningState)> {
         use crate::text::AddBos;
         request.check()?;
         let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
-        match request.prompt() {
+        let format = self.chat_format();
+        match &request.prompt {
+            Prompt::Encoded(prompt) => Ok((prompt.ids.clone(), prompt.reasoning)),
             Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
-            Prompt::Tokens(ids) => Ok(ids.clone()),
+            Prompt::Tokens(ids) => Ok((ids.clone(), ReasoningState::NotStarted)),
             Prompt::Text(text) => {
-                self.fitting(tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max))
+                let ids = tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max);
+                Ok((self.fitting(ids)?, format.reasoning_after(text)))
             }
             Prompt::Chat(messages) => {
                 // A template writes the text of all messages, so its length gives a lower bound before the
@@ -208,7 +217,7 @@ impl InferenceEngine {
                 }
                 let mut options = request.options();
                 if options.tools.is_some() && !template.knows_tools() {
-                    if request.given_tools().choice != crate::chat::ToolChoice::None {
+                    if request.tools.choice != crate::chat::ToolChoice::None {
                         let message = "the model's chat template has no place for tools";
                         return Err(SubmitError::invalid("tools", message).into());
                     }
@@ -217,7 +226,8 @@ impl InferenceEngine {
                 }
                 let prompt = template.prompt(&template.adapt(messages), &options)?;
                 let bos = self.bos_unless_written(&prompt);
-                self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
+                let ids = self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))?;
+                Ok((ids, format.reasoning_after(prompt.text())))
             }
         }
     }
@@ -246,8 +256,10 @@ impl InferenceEngine {
     /// As [`InferenceEngine::submit`].
     #[cfg(not(feature = "text"))]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        let Prompt::Tokens(ids) = request.prompt();
-        Ok(ids.clone())
+        Ok(match &request.prompt {
+            Prompt::Tokens(ids) => ids.clone(),
+            Prompt::Encoded(prompt) => prompt.ids.clone(),
+        })
     }
 
     /// A template usually writes the BOS itself; it must not come twice.

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::TokenId;
+#[cfg(feature = "constraints")]
+use crate::constrain::Grammar;
 use crate::engine::TokenRequest;
 use crate::ir::Window;
 use crate::sample::{Sampling, TokenMask};
 use crate::text::Vocab;
 #[cfg(feature = "text")]
 use crate::{
-    chat::{Tool, ToolError, Tools},
+    chat::{ChatFormat, ReasoningState, Tool, ToolError, Tools},
     engine::SubmitError,
     text::{Message, RenderOptions, Special},
 };
@@ -23,6 +25,20 @@ pub(super) enum Prompt {
     Text(String),
     #[cfg(feature = "text")]
     Chat(Vec<Message>),
+    /// Encoded prompt of a prepared request.
+    Encoded(Arc<EncodedPrompt>),
+}
+
+/// The token ids of a prompt, and the form of its answer.
+pub(super) struct EncodedPrompt {
+    pub(super) ids: Vec<TokenId>,
+    #[cfg(feature = "text")]
+    pub(super) format: ChatFormat,
+    /// State of the reasoning at the end of the prompt's text.
+    #[cfg(feature = "text")]
+    pub(super) reasoning: ReasoningState,
+    #[cfg(feature = "text")]
+    pub(super) tools: Tools,
 }
 
 /// Makes a mask for each submission of its request.
@@ -47,16 +63,15 @@ type MakeMask = Arc<dyn Fn() -> Box<dyn TokenMask> + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct Request {
-    prompt: Prompt,
+    pub(super) prompt: Prompt,
     #[cfg(feature = "text")]
     special: Special,
     #[cfg(feature = "text")]
     template: Option<Box<RenderOptions>>,
     #[cfg(feature = "text")]
-    tools: Tools,
-    /// Whether the tool constraint has been applied already.
-    #[cfg(feature = "text")]
-    keeps_tools: bool,
+    pub(super) tools: Tools,
+    #[cfg(feature = "constraints")]
+    pub(super) format: Option<Grammar>,
     show_control_tokens: Vec<TokenId>,
     max_tokens: usize,
     sampling: Sampling,
@@ -101,8 +116,8 @@ impl Request {
             template: None,
             #[cfg(feature = "text")]
             tools: Tools::default(),
-            #[cfg(feature = "text")]
-            keeps_tools: false,
+            #[cfg(feature = "constraints")]
+            format: None,
             show_control_tokens: Vec::new(),
             max_tokens: 256,
             sampling: Sampling::default(),
@@ -139,7 +154,15 @@ impl Request {
     /// request is submitted instead, calls stay in the text with their markers. Default: none.
     #[cfg(feature = "text")]
     pub fn tools(mut self, tools: Tools) -> Request {
-        (self.tools, self.keeps_tools) = (tools, false);
+        self.tools = tools;
+        self
+    }
+
+    /// Grammar of the answer's visible text. Reasoning may precede the text, and calls of
+    /// [`Request::tools`] may replace it; a [`Request::mask`] covers the whole answer instead. Default: none.
+    #[cfg(feature = "constraints")]
+    pub fn format(mut self, grammar: Grammar) -> Request {
+        self.format = Some(grammar);
         self
     }
 
@@ -281,10 +304,6 @@ impl Request {
         self
     }
 
-    pub(super) fn prompt(&self) -> &Prompt {
-        &self.prompt
-    }
-
     #[cfg(feature = "text")]
     pub(super) fn salt(&self) -> Option<[u8; 32]> {
         self.cache_salt
@@ -310,20 +329,16 @@ impl Request {
         self.mask.is_some()
     }
 
-    #[cfg(feature = "text")]
-    pub(super) fn given_tools(&self) -> &Tools {
-        &self.tools
-    }
-
-    #[cfg(feature = "text")]
-    pub(super) fn keeps_tools(&self) -> bool {
-        self.keeps_tools
-    }
-
-    #[cfg(feature = "text")]
-    pub(super) fn that_keeps_tools(mut self) -> Request {
-        self.keeps_tools = true;
-        self
+    /// Replaces the prompt together with the options of how to encode it.
+    pub(super) fn with_prompt(self, prompt: Prompt) -> Request {
+        Request {
+            prompt,
+            #[cfg(feature = "text")]
+            special: Special::Text,
+            #[cfg(feature = "text")]
+            template: None,
+            ..self
+        }
     }
 
     /// Refuses options that would otherwise be ignored silently.
@@ -343,6 +358,10 @@ impl Request {
         if !self.tools.list.is_empty() && !is_chat {
             return Err(SubmitError::invalid("tools", "expected messages to answer, found none"));
         }
+        #[cfg(feature = "constraints")]
+        if self.format.is_some() && matches!(self.prompt, Prompt::Encoded(_)) {
+            return Err(SubmitError::invalid("format", "expected none after `prepare`, found one"));
+        }
         self.tools.check().map_err(no_tools)?;
         match &self.prompt {
             Prompt::Chat(messages) if messages.is_empty() => {
@@ -352,8 +371,11 @@ impl Request {
         }
     }
 
-    pub(super) fn into_token_request(self, prompt: Vec<TokenId>, vocab: &Arc<Vocab>) -> TokenRequest {
-        let mut request = TokenRequest::new(prompt, self.max_tokens);
+    pub(super) fn into_token_request(self, prompt: Arc<EncodedPrompt>, vocab: &Arc<Vocab>) -> TokenRequest {
+        // The last owner of the prompt gives its ids away.
+        drop(self.prompt);
+        let ids = Arc::try_unwrap(prompt).map_or_else(|shared| shared.ids.clone(), |own| own.ids);
+        let mut request = TokenRequest::new(ids, self.max_tokens);
         request.sampling = self.sampling;
         request.stop_ids = if self.ignore_eos { Vec::new() } else { vocab.stop_ids().to_vec() };
         request.stop_strings = self.stop;
@@ -375,6 +397,7 @@ impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (what, count) = match &self.prompt {
             Prompt::Tokens(ids) => ("tokens", ids.len()),
+            Prompt::Encoded(prompt) => ("tokens", prompt.ids.len()),
             #[cfg(feature = "text")]
             Prompt::Text(text) => ("bytes", text.len()),
             #[cfg(feature = "text")]

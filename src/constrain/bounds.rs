@@ -1,7 +1,7 @@
 //! Limits on the size and nesting of grammars. llguidance is recursive, and a stack overflow ends the
 //! process.
 
-use std::ops::Range;
+use std::io;
 
 use serde_json::Value;
 
@@ -30,24 +30,25 @@ fn within(bytes: usize, most: usize) -> Result<(), String> {
     if bytes <= most { Ok(()) } else { Err(format!("expected at most {most} bytes, found {bytes}")) }
 }
 
-/// Rejects a schema that is too long or too deep, or that has too long regular expressions.
-pub(super) fn json(schema: &Value) -> Result<(), String> {
+/// Rejects a schema that is too long or too deep, or that has too long regular expressions. Returns its size
+/// as JSON text in bytes.
+pub(super) fn json(schema: &Value) -> Result<usize, String> {
     let (mut open, mut patterns) = (vec![(schema, 1)], 0);
-    while let Some((value, depth)) = open.pop() {
-        if depth > DEPTH_MAX {
-            return Err(too_deep());
-        }
+    while let Some((value, level)) = open.pop() {
+        depth(level)?;
         match value {
-            Value::Array(list) => open.extend(list.iter().map(|value| (value, depth + 1))),
+            Value::Array(list) => open.extend(list.iter().map(|value| (value, level + 1))),
             Value::Object(map) => {
                 patterns += map.iter().map(|(key, value)| pattern_bytes(key, value)).sum::<usize>();
-                open.extend(map.values().map(|value| (value, depth + 1)));
+                open.extend(map.values().map(|value| (value, level + 1)));
             }
             _ => {}
         }
     }
-    texts(schema.to_string().len())?;
-    pattern(patterns)
+    let bytes = json_bytes(schema);
+    texts(bytes)?;
+    pattern(patterns)?;
+    Ok(bytes)
 }
 
 /// Size in bytes of the regular expressions in a keyword.
@@ -59,74 +60,43 @@ fn pattern_bytes(key: &str, value: &Value) -> usize {
     }
 }
 
-/// Rejects a grammar that is too long, too deep, or has too many rules. Returns the byte ranges of its
-/// schemas.
-pub(super) fn lark(text: &str) -> Result<Vec<Range<usize>>, String> {
-    texts(text.len())?;
-    let (mut rest, mut bytes, mut rules, mut depth) = (text, 0, 0, 0_usize);
-    let mut schemas = Vec::new();
-    while let Some(character) = rest.chars().next() {
-        let schema = schema(rest)?;
-        let taken = if schema == 0 { token(rest) } else { schema };
-        let at = text.len() - rest.len();
-        schemas.extend((schema > 0).then(|| at + SCHEMA.len()..at + schema));
-        bytes += taken - schema;
-        match character {
-            ':' => rules += 1,
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > DEPTH_MAX {
-            return Err(too_deep());
-        }
-        rest = rest.get(taken..).unwrap_or_default();
-    }
+/// Rejects a Lark grammar with too long a text, schemas not counted, or with too many rules.
+pub(super) fn lark(bytes: usize, rules: usize) -> Result<(), String> {
     within(bytes, LARK_BYTES_MAX)?;
-    if rules > RULES_MAX {
-        return Err(format!("expected at most {RULES_MAX} rules, found {rules}"));
-    }
-    Ok(schemas)
-}
-
-/// Prefix of a JSON schema in a Lark grammar.
-pub(super) const SCHEMA: &str = "%json";
-
-/// Length in bytes of the schema at the start of `rest`, 0 for none. Validates it; invalid JSON is left to
-/// the parser.
-fn schema(rest: &str) -> Result<usize, String> {
-    let Some(after) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
-    let mut values = serde_json::Deserializer::from_str(after).into_iter::<Value>();
-    match values.next() {
-        Some(Ok(schema)) => json(&schema).map(|()| SCHEMA.len() + values.byte_offset()),
-        _ => Ok(0),
+    if rules <= RULES_MAX {
+        Ok(())
+    } else {
+        Err(format!("expected at most {RULES_MAX} rules, found {rules}"))
     }
 }
 
-/// Length in bytes of the first token of a grammar: a string, regular expression, control token or comment,
-/// else one character. Unterminated tokens are rejected by the parser.
-fn token(rest: &str) -> usize {
-    let mut characters = rest.char_indices();
-    let end = match characters.next() {
-        Some((_, '"')) => '"',
-        Some((_, '<')) => '>',
-        Some((_, '/')) if !rest.starts_with("//") => '/',
-        Some((_, '/' | '#')) => '\n',
-        Some((_, other)) => return other.len_utf8(),
-        None => return 0,
-    };
-    let escapes = matches!(end, '"' | '/');
-    while let Some((at, character)) = characters.next() {
-        if character == end {
-            return at + 1;
-        }
-        if escapes && character == '\\' {
-            characters.next();
-        }
+/// Rejects nesting that is too deep.
+pub(super) fn depth(depth: usize) -> Result<(), String> {
+    if depth <= DEPTH_MAX {
+        Ok(())
+    } else {
+        Err(format!("expected at most {DEPTH_MAX} levels in each other, found more"))
     }
-    rest.len()
 }
 
-fn too_deep() -> String {
-    format!("expected at most {DEPTH_MAX} levels in each other, found more")
+/// Size of a value as JSON text in bytes.
+pub(crate) fn json_bytes(value: &Value) -> usize {
+    let mut counter = Counter(0);
+    // The counter takes every write, and a value's keys are strings.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+/// Writer that counts bytes.
+struct Counter(usize);
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -3,13 +3,12 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, StopReason};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher, ParserFactory};
 
-use super::bounds::SCHEMA;
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
-use super::grammar::Source;
+use super::grammar::Printed;
 use crate::headroom;
 
 /// Stack size of the compiler thread in bytes. Only touched pages become resident.
@@ -17,16 +16,14 @@ const STACK_BYTES: usize = 64 << 20;
 
 /// Work limits of the parser. A grammar that exceeds one is rejected, or fails its own request during
 /// decoding.
-fn limits(source: &Source) -> ParserLimits {
+fn limits(has_schema: bool) -> ParserLimits {
     ParserLimits {
-        max_items_in_row: match source {
+        max_items_in_row: match has_schema {
             // An object needs three items for each optional property. JSON's brackets are unambiguous, so the
             // number of items does not grow with the answer.
-            Source::Schema(_) => 4000,
-            // Grammars of chat answers contain the schema next to the alternative tool calls.
-            Source::Lark(text) if text.contains(SCHEMA) => 4000,
+            true => 4000,
             // With ambiguous grammars, the time per token grows with the square of the answer's length.
-            Source::Lark(_) => 1000,
+            false => 1000,
         },
         // Each request has its own lexer states, about 2 kB each.
         max_lexer_states: 25_000,
@@ -55,24 +52,24 @@ impl Compiled {
 pub(super) fn compile(
     factory: &Arc<ParserFactory>,
     field: &'static str,
-    source: Source,
+    printed: Printed,
 ) -> Result<Compiled, ConstraintError> {
     let factory = Arc::clone(factory);
     let compiler =
-        headroom::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, source));
+        headroom::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, printed));
     let compiler = compiler.map_err(|error: io::Error| ConstraintError::Thread(error.to_string()))?;
     compiler.join().unwrap_or(Err(ConstraintError::Internal("the compiler panicked")))
 }
 
-fn build(factory: &ParserFactory, field: &'static str, source: Source) -> Result<Compiled, ConstraintError> {
-    let limits = limits(&source);
-    let grammar = match source {
-        Source::Schema(schema) => TopLevelGrammar::from_json_schema(schema),
-        Source::Lark(text) => TopLevelGrammar::from_lark(text),
-    };
+fn build(
+    factory: &ParserFactory,
+    field: &'static str,
+    printed: Printed,
+) -> Result<Compiled, ConstraintError> {
+    let (grammar, limits) = (GrammarInit::Serialized(printed.grammar), limits(printed.has_schema));
     let (quiet, capabilities) = (Logger::new(0, 0), InferenceCapabilities::default());
     let parser = factory
-        .create_parser_from_init_ext(GrammarInit::Serialized(grammar), quiet, capabilities, limits)
+        .create_parser_from_init_ext(grammar, quiet, capabilities, limits)
         .map_err(|error| explain(field, &format!("{error:#}")))?;
     let mut start = Matcher::new(Ok(parser));
     // Consuming zero tokens lets the parser detect a grammar that accepts only the empty answer.

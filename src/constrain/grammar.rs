@@ -1,16 +1,12 @@
 //! [`Grammar`]: the user's description of valid answers.
 
-use serde_json::{Map, Value, json};
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
 
+use super::bounds;
 use super::error::ConstraintError;
-use super::{bounds, normalise};
-
-/// White space between JSON tokens. Bounded, so that an answer cannot loop in it.
-const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
-/// Characters allowed after a backslash in a JSON string.
-const ESCAPES: &str = r#"nrbtf\""#;
-/// Schema key with options for llguidance. Rejected in user schemas, because some options disable checks.
-const SWITCHES: &str = "x-guidance";
+use super::lark::Lark;
+use super::schema::Schema;
 
 /// Description of valid answers. [`Engine::constrain`](crate::Engine::constrain) compiles it to a
 /// [`Constraint`](super::Constraint).
@@ -38,17 +34,30 @@ pub struct Grammar {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Form {
-    Json { schema: Value, whitespace: Option<String> },
+    Json {
+        schema: Value,
+        whitespace: Option<String>,
+    },
     Regex(String),
     Choice(Vec<String>),
     Lark(String),
+    /// Built by this crate. An error is reported on compilation, as those of the other forms.
+    Built(Result<Lark, String>),
+}
+
+/// A grammar with checked and normalised schemas.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    Schema(Schema),
+    Lark(Lark),
 }
 
 /// A grammar in the input format of llguidance.
-#[derive(Debug)]
-pub(super) enum Source {
-    Schema(Value),
-    Lark(String),
+pub(super) struct Printed {
+    pub(super) grammar: TopLevelGrammar,
+    /// Hash of the grammar, the cache key.
+    pub(super) key: blake3::Hash,
+    pub(super) has_schema: bool,
 }
 
 impl Grammar {
@@ -89,81 +98,73 @@ impl Grammar {
         self
     }
 
-    /// The grammar as an element of another grammar's rule.
-    ///
-    /// # Errors
-    /// [`ConstraintError::Invalid`] as far as the error is found without compilation.
-    pub(crate) fn part(&self) -> Result<String, ConstraintError> {
-        Ok(match self.source()? {
-            Source::Schema(schema) => format!("%json {schema}"),
-            Source::Lark(text) => format!("%lark {{\n{text}\n}}"),
-        })
+    /// A grammar of this crate, or the reason why there is none.
+    pub(crate) fn built(grammar: Result<Lark, String>) -> Grammar {
+        Grammar { form: Form::Built(grammar) }
+    }
+
+    /// Text of a grammar that this crate built, beyond the limits, too.
+    #[cfg(test)]
+    pub(crate) fn built_text(&self) -> String {
+        let Form::Built(Ok(grammar)) = &self.form else { panic!("expected a built grammar, found {self:?}") };
+        grammar.print()
     }
 
     /// Name of the grammar's form in errors.
-    pub(super) fn field(&self) -> &'static str {
+    pub(crate) fn field(&self) -> &'static str {
         match &self.form {
             Form::Json { .. } => "json_schema",
             Form::Regex(_) => "regex",
             Form::Choice(_) => "choice",
-            Form::Lark(_) => "grammar",
+            Form::Lark(_) | Form::Built(_) => "grammar",
         }
     }
 
-    /// The grammar in the input format of llguidance.
+    /// Checks the grammar and normalises its schemas.
     ///
     /// # Errors
     /// [`ConstraintError::Invalid`] for errors that are found without the parser.
-    pub(super) fn source(&self) -> Result<Source, ConstraintError> {
-        let refused = |message: String| ConstraintError::invalid(self.field(), message);
-        match &self.form {
+    pub(crate) fn source(&self) -> Result<Source, ConstraintError> {
+        let source = match &self.form {
             Form::Json { schema, whitespace } => {
-                let schema = switched(schema, whitespace.as_deref()).map_err(refused)?;
-                bounds::json(&schema).map_err(refused)?;
-                Ok(Source::Schema(schema))
+                Schema::of_answer(schema, whitespace.as_deref()).map(Source::Schema)
             }
-            Form::Regex(pattern) => regex(pattern).map(Source::Lark).map_err(refused),
-            Form::Choice(texts) => choice(texts).map(Source::Lark).map_err(refused),
+            Form::Regex(pattern) => regex(pattern).map(Source::Lark),
+            Form::Choice(texts) => choice(texts).map(Source::Lark),
             Form::Lark(text) if is_bnf(text) => {
-                Err(refused("expected a grammar in Lark's syntax, found one in GBNF or BNF (::=)".into()))
+                Err("expected a grammar in Lark's syntax, found one in GBNF or BNF (::=)".into())
             }
-            Form::Lark(text) => {
-                let schemas = bounds::lark(text).map_err(refused)?;
-                normalise::normalise_in_lark(text, &schemas).map(Source::Lark).map_err(refused)
-            }
-        }
+            Form::Lark(text) => Lark::parse(text).and_then(Lark::within_limits).map(Source::Lark),
+            Form::Built(grammar) => grammar.clone().and_then(Lark::within_limits).map(Source::Lark),
+        };
+        source.map_err(|message| ConstraintError::invalid(self.field(), message))
     }
 }
 
 impl Source {
-    /// Hash of the source, the cache key.
-    pub(super) fn key(&self) -> blake3::Hash {
+    /// The grammar as an element of another grammar's rule.
+    pub(crate) fn nested(&self) -> Lark {
         match self {
-            Source::Schema(schema) => blake3::hash(format!("json {schema}").as_bytes()),
-            Source::Lark(text) => blake3::hash(format!("lark {text}").as_bytes()),
+            Source::Schema(schema) => Lark::schema(schema.clone()),
+            Source::Lark(lark) => lark.clone().nested(),
         }
     }
-}
 
-/// Adds our options for llguidance to a schema. Rejects a schema that has its own.
-fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
-    let mut object = match schema {
-        Value::Object(object) => object.clone(),
-        Value::Bool(true) => Map::new(),
-        Value::Bool(false) => return Err("no value satisfies the schema false".into()),
-        _ => return Err("expected an object or true".into()),
-    };
-    // With `\u` allowed, a key could be spelled in two ways and occur twice; the second value would escape
-    // its schema.
-    let switches = json!({
-        "whitespace_pattern": whitespace.unwrap_or(WHITESPACE),
-        "json_allowed_escapes": ESCAPES,
-    });
-    match object.insert(SWITCHES.into(), switches) {
-        Some(_) => Err(format!("the keyword {SWITCHES} is not supported")),
-        None => {
-            normalise::normalise(&mut object)?;
-            Ok(Value::Object(object))
+    pub(super) fn print(&self) -> Printed {
+        match self {
+            Source::Schema(schema) => {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(b"json ");
+                // A hasher takes every write, and a schema's keys are strings.
+                let _ = serde_json::to_writer(&mut hasher, schema.value());
+                let grammar = TopLevelGrammar::from_json_schema(schema.value().clone());
+                Printed { grammar, key: hasher.finalize(), has_schema: true }
+            }
+            Source::Lark(lark) => {
+                let text = lark.print();
+                let key = blake3::Hasher::new().update(b"lark ").update(text.as_bytes()).finalize();
+                Printed { grammar: TopLevelGrammar::from_lark(text), key, has_schema: lark.has_schema() }
+            }
         }
     }
 }
@@ -176,7 +177,7 @@ fn is_bnf(text: &str) -> bool {
 }
 
 /// Regular expression as a grammar with one terminal.
-fn regex(pattern: &str) -> Result<String, String> {
+fn regex(pattern: &str) -> Result<Lark, String> {
     bounds::pattern(pattern.len())?;
     let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len();
     if escaped(pattern) % 2 == 1 {
@@ -190,11 +191,11 @@ fn regex(pattern: &str) -> Result<String, String> {
     if pattern.is_empty() {
         return choice(&[String::new()]);
     }
-    Ok(format!("start: TEXT\nTEXT: /{}/", llguidance::regex_to_lark(pattern, "")))
+    Ok(terminal(format!("/{}/", llguidance::regex_to_lark(pattern, ""))))
 }
 
 /// Alternative texts as a grammar with one terminal.
-fn choice(texts: &[String]) -> Result<String, String> {
+fn choice(texts: &[String]) -> Result<Lark, String> {
     if texts.is_empty() {
         return Err("expected at least 1 text, found none".into());
     }
@@ -202,5 +203,13 @@ fn choice(texts: &[String]) -> Result<String, String> {
     // Lark's string literals are JSON strings, except for DEL.
     let quote = |text: &String| json!(text).to_string().replace('\u{7f}', "\\u007f");
     let quoted: Vec<String> = texts.iter().map(quote).collect();
-    Ok(format!("start: TEXT\nTEXT: {}", quoted.join(" | ")))
+    Ok(terminal(quoted.join(" | ")))
+}
+
+/// Grammar of one terminal.
+fn terminal(body: String) -> Lark {
+    let mut grammar = Lark::default();
+    grammar.define("start", "TEXT");
+    grammar.define("TEXT", body);
+    grammar
 }

@@ -25,7 +25,9 @@ mod compile;
 mod constraint;
 mod error;
 mod grammar;
+mod lark;
 mod normalise;
+mod schema;
 mod vocabulary;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +36,7 @@ use std::sync::Arc;
 pub use constraint::Constraint;
 pub use error::ConstraintError;
 pub use grammar::Grammar;
+pub(crate) use {bounds::json_bytes, grammar::Source, lark::Lark, schema::Schema};
 
 use llguidance::ParserFactory;
 use llguidance::earley::SlicedBiasComputer;
@@ -69,8 +72,20 @@ impl Constraints {
     /// # Errors
     /// [`ConstraintError`] with the reason why the grammar is invalid.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, ConstraintError> {
-        let (field, source) = (grammar.field(), grammar.source()?);
-        let compiled = self.cache.get(source.key(), || compile::compile(&self.factory, field, source))?;
+        self.compile_source(grammar.field(), &grammar.source()?)
+    }
+
+    /// As [`Constraints::compile`], for a grammar that is checked already; `field` is its name in errors.
+    ///
+    /// # Errors
+    /// As [`Constraints::compile`].
+    pub(crate) fn compile_source(
+        &self,
+        field: &'static str,
+        source: &Source,
+    ) -> Result<Constraint, ConstraintError> {
+        let printed = source.print();
+        let compiled = self.cache.get(printed.key, || compile::compile(&self.factory, field, printed))?;
         Ok(Constraint::new(compiled))
     }
 }

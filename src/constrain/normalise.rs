@@ -1,8 +1,6 @@
 //! Rewrites a JSON schema for llguidance: drops vacuous keywords (unknown `format`s, `uniqueItems: false`, …)
 //! and turns a `oneOf` of constants into an `enum`.
 
-use std::ops::Range;
-
 use serde_json::{Map, Number, Value};
 
 /// Formats that JSON Schema defines (draft 2020-12, validation, section 7.3). Any other is an annotation,
@@ -70,31 +68,11 @@ fn asks_for_nothing(schema: &Map<String, Value>, keyword: &str, value: &Value) -
     }
 }
 
-/// Drops vacuous keywords from the schemas of a Lark grammar, given their byte ranges.
-///
-/// # Errors
-/// As [`normalise`].
-pub(super) fn normalise_in_lark(text: &str, schemas: &[Range<usize>]) -> Result<String, String> {
-    let (mut kept, mut end) = (String::with_capacity(text.len()), 0);
-    for place in schemas {
-        let schema = text.get(place.clone()).and_then(|schema| serde_json::from_str(schema).ok());
-        if let Some(Value::Object(mut schema)) = schema
-            && normalise(&mut schema)?
-        {
-            kept.push_str(text.get(end..place.start).unwrap_or_default());
-            kept.push_str(&format!(" {}", Value::Object(schema)));
-            end = place.end;
-        }
-    }
-    Ok(kept + text.get(end..).unwrap_or_default())
-}
-
-/// Drops vacuous keywords from a schema and its subschemas. Returns whether the schema changed.
+/// Drops vacuous keywords from a schema and its subschemas.
 ///
 /// # Errors
 /// A number that llguidance would round.
-pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String> {
-    let mut dropped = false;
+pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<(), String> {
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         let empty = |(keyword, value): (&String, &Value)| {
@@ -102,9 +80,8 @@ pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String>
         };
         for keyword in schema.iter().filter_map(empty).collect::<Vec<_>>() {
             schema.shift_remove(&keyword);
-            dropped = true;
         }
-        dropped |= open_one_of(schema);
+        open_one_of(schema);
         for (keyword, value) in schema {
             let keyword = keyword.as_str();
             if let Some(number) = NUMBERS.contains(&keyword).then(|| rounded(value)).flatten() {
@@ -126,14 +103,13 @@ pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String>
             }
         }
     }
-    Ok(dropped)
+    Ok(())
 }
 
 /// Turns a `oneOf` of distinct constants into an `enum`. Any other `oneOf` gets the keyword `discriminator`,
-/// unknown to llguidance: with it, references are resolved when branches are checked for overlap. Returns
-/// whether there was a `oneOf`.
-fn open_one_of(schema: &mut Map<String, Value>) -> bool {
-    let Some(Value::Array(branches)) = schema.get("oneOf") else { return false };
+/// unknown to llguidance: with it, references are resolved when branches are checked for overlap.
+fn open_one_of(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(branches)) = schema.get("oneOf") else { return };
     let constant = |branch: &Value| {
         let says_no_more = |key: &String| key == "const" || ["title", "description"].contains(&key.as_str());
         let branch = branch.as_object().filter(|branch| branch.keys().all(says_no_more))?;
@@ -148,7 +124,6 @@ fn open_one_of(schema: &mut Map<String, Value>) -> bool {
         }
         None => _ = schema.entry("discriminator").or_insert_with(|| Map::new().into()),
     }
-    true
 }
 
 /// First integer within a value that f64 cannot represent.
@@ -249,19 +224,7 @@ mod tests {
             json!({"const": 9_007_199_254_740_992_u64, "enum": [0.1, -5, 1e300], "minimum": i64::MIN}),
             json!({"default": i64::MAX, "properties": {"const": {"description": "9007199254740993"}}}),
         ] {
-            assert_eq!(message(schema.clone()), Ok(false), "{schema}");
+            assert_eq!(message(schema.clone()), Ok(()), "{schema}");
         }
-    }
-
-    #[test]
-    fn schemas_in_a_grammar_are_found_and_all_else_stays() {
-        let text = r#"start: "%json {}" a b
-a: %json {"type": "string", "format": "path"} | %json {"const": {"format": "path"}}
-b: %json {"format": "uuid", "items": {"format": "int32"}} "x""#;
-        let schemas = crate::constrain::bounds::lark(text).unwrap();
-        let expected = r#"start: "%json {}" a b
-a: %json {"type":"string"} | %json {"const": {"format": "path"}}
-b: %json {"format":"uuid","items":{}} "x""#;
-        assert_eq!(normalise_in_lark(text, &schemas).unwrap(), expected);
     }
 }

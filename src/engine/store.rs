@@ -10,7 +10,7 @@ use super::stats::{Counters, SnapshotBytes};
 use super::{EngineConfig, RestoreError};
 use crate::ir::{KvLayout, PAGE_TOKENS, PageRef, StateSlot};
 use crate::kv::snapshot::{self, Found, Snapshot, SnapshotError, SnapshotHeader};
-use crate::model::{Decoder, ModelError};
+use crate::model::{Decoder, ModelError, no_such_slot};
 use crate::token::TokenId;
 
 /// Properties of the decoder that a snapshot must match, for the callers' threads.
@@ -103,7 +103,7 @@ impl Exported {
         bytes.try_reserve_exact(size).map_err(|_| Failure::HostMemory(size))?;
         let _counted = SnapshotBytes::count(counters, size);
         for entry in pages {
-            decoder.export_page(entry.page, &mut bytes)?;
+            decoder.kv().export_page(entry.page, &mut bytes).map_err(ModelError::from)?;
         }
         let (fingerprint, tokens) = (decoder.fingerprint(), tokens.to_vec());
         let starts = pages.iter().map(|entry| entry.start).collect();
@@ -125,7 +125,7 @@ impl Exported {
 /// Fills the pages after the first `cached` tokens, which are whole pages.
 ///
 /// # Errors
-/// Those of [`Decoder::import_page`].
+/// Those of [`PageMemory::import_page`](crate::model::PageMemory::import_page).
 pub(super) fn import(
     decoder: &mut impl Decoder,
     pages: &[PageRef],
@@ -133,7 +133,8 @@ pub(super) fn import(
     snapshot: &Snapshot,
 ) -> Result<(), ModelError> {
     let mut filled = pages.iter().zip(snapshot.pages()).skip(cached / PAGE_TOKENS);
-    filled.try_for_each(|(entry, bytes)| decoder.import_page(entry.page, bytes))
+    let kv = decoder.kv_mut();
+    Ok(filled.try_for_each(|(entry, bytes)| kv.import_page(entry.page, bytes))?)
 }
 
 /// A state in the file's form: f32, little-endian.
@@ -142,14 +143,15 @@ fn export_state(decoder: &impl Decoder, slot: StateSlot) -> Result<Vec<u8>, Fail
     let no_memory = |_| Failure::HostMemory(elements.saturating_mul(size_of::<f32>()));
     values.try_reserve_exact(elements).map_err(no_memory)?;
     values.resize(elements, 0.0);
-    decoder.read_state(slot, &mut values)?;
+    let states = decoder.kv().states().ok_or_else(|| no_such_slot(slot))?;
+    states.read(slot, &mut values).map_err(ModelError::from)?;
     Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
 /// Fills a slot with a snapshot's state.
 ///
 /// # Errors
-/// Those of [`Decoder::write_state`].
+/// Those of [`StateMemory::write`](crate::model::StateMemory::write).
 pub(super) fn import_state(
     decoder: &mut impl Decoder,
     slot: StateSlot,
@@ -157,5 +159,6 @@ pub(super) fn import_state(
 ) -> Result<(), ModelError> {
     let words = snapshot.header.state.as_chunks::<4>().0;
     let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
-    decoder.write_state(slot, &values)
+    let states = decoder.kv_mut().states_mut().ok_or_else(|| no_such_slot(slot))?;
+    Ok(states.write(slot, &values)?)
 }

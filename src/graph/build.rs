@@ -100,7 +100,7 @@ impl Graph {
         Ok(VectorId(index as u32))
     }
 
-    /// An input `[rows, cols]`, set by [`Session::set_input`](crate::session::Session::set_input) before a
+    /// An input `[rows, cols]`, set by [`Program::set_input`](crate::session::Program::set_input) before a
     /// run.
     ///
     /// # Errors

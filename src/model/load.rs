@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::backend::{Backend, PreparedMatrix, Weights};
+use crate::backend::{Backend, PageMemory, PreparedMatrix, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::graph::{CompileOptions, Fusion, Graph, Plan};
 use crate::ir::OpTimes;
-use crate::ir::{
-    KvLayout, MatrixId, Op, PageId, Product, RowSampling, StateLayout, StateSlot, StepInput, StepLimits,
-};
+use crate::ir::{KvLayout, MatrixId, Op, Product, RowSampling, StateLayout, StepInput, StepLimits};
 use crate::session::{KvMemory, Session};
 use crate::token::TokenId;
 
@@ -211,14 +209,6 @@ impl<B: Backend> Decoder for Model<B> {
         self.session.states()
     }
 
-    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
-        Ok(self.session.read_state(slot, out)?)
-    }
-
-    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
-        Ok(self.session.write_state(slot, values)?)
-    }
-
     fn memory(&self) -> DecoderMemory {
         let plan = self.session.plan();
         let vectors = plan.vectors().iter().map(|vector| vector.len).sum::<usize>();
@@ -231,14 +221,14 @@ impl<B: Backend> Decoder for Model<B> {
 
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
         self.outputs = 0;
-        self.session.run(step)?;
+        self.session.main().run(step)?;
         self.outputs = step.outputs.len();
         Ok(())
     }
 
     fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
         self.outputs = 0;
-        self.session.run_timed(step, |op, time| times[op.kind() as usize] += time)?;
+        self.session.main().run_timed(step, |op, time| times[op.kind() as usize] += time)?;
         self.outputs = step.outputs.len();
         Ok(())
     }
@@ -266,19 +256,15 @@ impl<B: Backend> Decoder for Model<B> {
     }
 
     fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
-        Ok(self.session.sampled(decoder::SAMPLED, step, out)?)
+        Ok(self.session.main().sampled(decoder::SAMPLED, step, out)?)
     }
 
-    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {
-        Ok(self.session.copy_page(from, to)?)
+    fn kv(&self) -> &dyn PageMemory {
+        self.session.kv()
     }
 
-    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError> {
-        Ok(self.session.export_page(page, out)?)
-    }
-
-    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError> {
-        Ok(self.session.import_page(page, bytes)?)
+    fn kv_mut(&mut self) -> &mut dyn PageMemory {
+        self.session.kv_mut()
     }
 
     fn fingerprint(&self) -> [u8; 32] {

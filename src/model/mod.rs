@@ -33,9 +33,10 @@ mod upload;
 use std::path::PathBuf;
 
 use crate::backend::BackendError;
+pub use crate::backend::{PageMemory, StateMemory};
 use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
-use crate::ir::{KvLayout, PageId, RowSampling, StateLayout, StateSlot, StepInput, StepLimits};
+use crate::ir::{KvLayout, RowSampling, StateLayout, StateSlot, StepInput, StepLimits};
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::kind::ErrorKind;
 use crate::quant::QuantError;
@@ -343,47 +344,19 @@ pub trait Decoder: Send {
     /// [`ModelError::Output`] if `out` is longer than the step's outputs, [`ModelError::Backend`].
     fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError>;
 
-    /// Copies one page to another, in all layers.
-    ///
-    /// # Errors
-    /// [`ModelError::Backend`] if a page is outside the pool.
-    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError>;
+    /// The memory of the sequences: KV pages, and states for models with recurrent layers. Exported pages fit
+    /// a decoder with the same fingerprint.
+    fn kv(&self) -> &dyn PageMemory;
 
-    /// Appends a page's bytes to `out`, for [`Decoder::import_page`] of a decoder with the same fingerprint.
-    ///
-    /// # Errors
-    /// [`ModelError::Backend`] if the page is outside the pool.
-    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError>;
-
-    /// Fills a page with the bytes of [`Decoder::export_page`].
-    ///
-    /// # Errors
-    /// [`ModelError::Backend`] if the page is outside the pool or the length is wrong.
-    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError>;
-
-    /// Copies a state slot to `out`.
-    ///
-    /// # Errors
-    /// [`ModelError::Backend`] if there is no such slot or the length of `out` is wrong.
-    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
-        let _ = out;
-        Err(no_such_slot(slot))
-    }
-
-    /// Fills a state slot with the values of [`Decoder::read_state`].
-    ///
-    /// # Errors
-    /// [`ModelError::Backend`] if there is no such slot or the length is wrong.
-    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
-        let _ = values;
-        Err(no_such_slot(slot))
-    }
+    /// Mutable access to [`Decoder::kv`].
+    fn kv_mut(&mut self) -> &mut dyn PageMemory;
 
     /// Fingerprint of the model and everything else that its cached keys and values depend on.
     fn fingerprint(&self) -> [u8; 32];
 }
 
-fn no_such_slot(slot: StateSlot) -> ModelError {
+/// The error of a state slot in a memory without states.
+pub(crate) fn no_such_slot(slot: StateSlot) -> ModelError {
     let (expected, found) = ("a slot of state".into(), format!("slot {} of none", slot.0));
     ModelError::Backend(BackendError::Shape { op: "state", expected, found })
 }

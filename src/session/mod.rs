@@ -6,8 +6,7 @@ mod program;
 
 use crate::backend::{Backend, BackendError, PageMemory, Weights};
 use crate::graph::{KvShape, Plan};
-use crate::ir::{KvDtype, KvLayout, Op, OpTime, PageId, StateLayout, StateSlot, StepInput};
-use crate::token::TokenId;
+use crate::ir::{KvDtype, KvLayout, StateLayout};
 pub use error::SessionError;
 pub use named::NamedWeights;
 pub use program::Program;
@@ -23,7 +22,7 @@ pub struct KvMemory {
 }
 
 /// A plan bound to a backend, optionally with further programs of the same model. All memory is allocated on
-/// construction; [`Session::run`] allocates nothing.
+/// construction; [`Program::run`] allocates nothing.
 #[derive(Debug)]
 pub struct Session<B: Backend> {
     shared: Shared<B>,
@@ -129,7 +128,7 @@ impl<B: Backend> Session<B> {
         Ok(self)
     }
 
-    /// A program by number. 0 is the main plan, which [`Session::run`] and its siblings use.
+    /// A program by number. 0 is [`Session::main`].
     pub fn program(&mut self, number: usize) -> Option<Program<'_, B>> {
         let Session { shared, main, others } = self;
         let loaded = match number.checked_sub(1) {
@@ -139,35 +138,12 @@ impl<B: Backend> Session<B> {
         Some(Program { shared, loaded })
     }
 
-    fn first(&mut self) -> Program<'_, B> {
+    /// The program of the main plan, number 0.
+    pub fn main(&mut self) -> Program<'_, B> {
         Program { shared: &mut self.shared, loaded: &mut self.main }
     }
 
-    /// [`Program::run`] of the main plan.
-    ///
-    /// # Errors
-    /// Those of [`Program::run`].
-    pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
-        self.first().run(step)
-    }
-
-    /// [`Program::run_timed`] of the main plan.
-    ///
-    /// # Errors
-    /// Those of [`Program::run_timed`].
-    pub fn run_timed(&mut self, step: &StepInput, seen: impl FnMut(&Op, OpTime)) -> Result<(), SessionError> {
-        self.first().run_timed(step, seen)
-    }
-
-    /// [`Program::set_input`] of the main plan.
-    ///
-    /// # Errors
-    /// Those of [`Program::set_input`].
-    pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
-        self.main.set_input(name, values)
-    }
-
-    /// [`Program::read`] of the main plan.
+    /// [`Program::read`] of the main plan, with shared access.
     ///
     /// # Errors
     /// Those of [`Program::read`].
@@ -175,72 +151,29 @@ impl<B: Backend> Session<B> {
         self.main.read(output, first_row, out)
     }
 
-    /// [`Program::steps`] of the main plan.
+    /// [`Program::steps`] of the main plan, with shared access.
     pub fn steps(&self) -> u64 {
         self.main.steps
     }
 
-    /// [`Program::sampled`] of the main plan.
-    ///
-    /// # Errors
-    /// Those of [`Program::sampled`].
-    pub fn sampled(
-        &mut self,
-        output: &str,
-        step: u64,
-        out: &mut [Option<TokenId>],
-    ) -> Result<(), SessionError> {
-        self.first().sampled(output, step, out)
+    /// The memory of the sequences: KV pages and recurrent states.
+    pub fn kv(&self) -> &B::KvPool {
+        &self.shared.kv
     }
 
-    /// Bytes of a page in all layers: the length of an exported page ([`Session::export_page`]).
+    /// Mutable access to [`Session::kv`].
+    pub fn kv_mut(&mut self) -> &mut B::KvPool {
+        &mut self.shared.kv
+    }
+
+    /// Bytes of a page in all layers: the length of an exported page ([`PageMemory::export_page`]).
     pub fn page_bytes(&self) -> usize {
         self.shared.page_bytes
-    }
-
-    /// Copies one KV page onto another, in all layers.
-    ///
-    /// # Errors
-    /// [`BackendError::Shape`] if a page is outside the pool.
-    pub fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
-        self.shared.kv.copy_page(from, to)
-    }
-
-    /// Appends the bytes of a KV page, in all layers, to `out`.
-    ///
-    /// # Errors
-    /// [`BackendError::Shape`] if the page is outside the pool.
-    pub fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        self.shared.kv.export_page(page, out)
-    }
-
-    /// Fills a KV page from the bytes of [`Session::export_page`].
-    ///
-    /// # Errors
-    /// [`BackendError::Shape`] if the page is outside the pool or the length does not match.
-    pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        self.shared.kv.import_page(page, bytes)
     }
 
     /// Size of the state memory.
     pub fn states(&self) -> StateLayout {
         StateLayout { elements: self.main.plan.state_elements(), slots: self.shared.state_slots }
-    }
-
-    /// Copies a state slot, [`Plan::state_elements`] values, to `out`.
-    ///
-    /// # Errors
-    /// [`BackendError::Shape`] if the slot does not exist or the length of `out` does not match.
-    pub fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
-        self.shared.kv.states().ok_or_else(|| no_states(&self.shared.backend))?.read(slot, out)
-    }
-
-    /// Fills a state slot with values of [`Session::read_state`].
-    ///
-    /// # Errors
-    /// [`BackendError::Shape`] if the slot does not exist or the length does not match.
-    pub fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
-        self.shared.kv.states_mut().ok_or_else(|| no_states(&self.shared.backend))?.write(slot, values)
     }
 }
 

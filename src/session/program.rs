@@ -49,20 +49,6 @@ impl<B: Backend> Loaded<B> {
         })
     }
 
-    pub(super) fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
-        let place = self.plan.input(name);
-        let place = place.ok_or_else(|| unknown("input", name, self.plan.inputs()))?;
-        let rows = place.rows.max(self.plan.limits());
-        if !values.len().is_multiple_of(place.cols.max(1)) || values.len() > rows * place.cols {
-            return Err(SessionError::Binding {
-                what: format!("input {name}"),
-                expected: format!("rows of {}, at most {rows}", place.cols),
-                found: format!("{} values", values.len()),
-            });
-        }
-        Ok(self.arena.write(&place, values)?)
-    }
-
     pub(super) fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), SessionError> {
         let place = self.plan.place(output);
         let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
@@ -187,7 +173,17 @@ impl<B: Backend> Program<'_, B> {
     /// [`SessionError::Unknown`], [`SessionError::Binding`] if the rows do not fit, or
     /// [`SessionError::Backend`].
     pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
-        self.loaded.set_input(name, values)
+        let Loaded { plan, arena, .. } = &mut *self.loaded;
+        let place = plan.input(name).ok_or_else(|| unknown("input", name, plan.inputs()))?;
+        let rows = place.rows.max(plan.limits());
+        if !values.len().is_multiple_of(place.cols.max(1)) || values.len() > rows * place.cols {
+            return Err(SessionError::Binding {
+                what: format!("input {name}"),
+                expected: format!("rows of {}, at most {rows}", place.cols),
+                found: format!("{} values", values.len()),
+            });
+        }
+        Ok(arena.write(&place, values)?)
     }
 
     /// Copies rows of an output of the last run, from `first_row` on: `out` is `[n, cols]`.

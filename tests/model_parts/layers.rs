@@ -1,6 +1,6 @@
 //! Layers whose keys and values differ in their heads.
 
-use ottava::backend::{Backend, Reference, Weights};
+use ottava::backend::{Backend, PageMemory as _, Reference, Weights};
 use ottava::graph::{AttentionSpec, CompileOptions, Fusion, Graph, GraphError};
 use ottava::ir::{Heads, KvDtype, KvLayout, PageId, PageRef, Precision, Rows, StepLimits};
 use ottava::session::{KvMemory, Session};
@@ -77,8 +77,8 @@ fn attend_over<B: Backend>(
         (0..).step_by(16).zip(pages).map(|(start, page)| PageRef { page: PageId(page), start }).collect();
     step.sequences[0].pages = 0..2;
     let values = x.rows[rows].iter().flatten().map(|&x| x as f32);
-    session.set_input("x", &values.collect::<Vec<_>>())?;
-    session.run(&step)?;
+    session.main().set_input("x", &values.collect::<Vec<_>>())?;
+    session.main().run(&step)?;
     let mut out = vec![0.0; step.tokens.len() * WIDTH];
     session.read("y", 0, &mut out)?;
     Ok(out)
@@ -94,13 +94,13 @@ fn check_layers<B: Backend>(backend: B, tolerance: f64) -> Outcome {
     assert!(error <= tolerance * largest, "{error:e} of {largest}");
     // In two steps over other pages, of which the first was copied and the second came from outside.
     let head = attend_over(&mut session, &x, 0..19, [4, 2])?;
-    session.copy_page(PageId(4), PageId(5))?;
+    session.kv_mut().copy_page(PageId(4), PageId(5))?;
     let mut bytes = Vec::new();
-    session.export_page(PageId(2), &mut bytes)?;
+    session.kv().export_page(PageId(2), &mut bytes)?;
     // Keys and values in f16: two layers of 2 heads of 8, one of a head of 32.
     assert_eq!((bytes.len(), session.page_bytes()), (16 * 2 * 2 * (2 * 16 + 32), bytes.len()));
-    session.import_page(PageId(3), &bytes)?;
-    assert!(session.import_page(PageId(3), &bytes[1..]).is_err());
+    session.kv_mut().import_page(PageId(3), &bytes)?;
+    assert!(session.kv_mut().import_page(PageId(3), &bytes[1..]).is_err());
     let tail = attend_over(&mut session, &x, 19..21, [5, 3])?;
     assert_eq!([head, tail].concat(), found);
     Ok(())

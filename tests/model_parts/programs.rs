@@ -116,7 +116,7 @@ fn tokens_from(position: usize, count: usize) -> StepInput {
 }
 
 fn decode<B: Backend>(session: &mut Session<B>, step: &StepInput) -> Result<Vec<Vec<f32>>, SessionError> {
-    session.run(step)?;
+    session.main().run(step)?;
     let mut out = vec![0.0; step.tokens.len() * WIDTH];
     session.read("y", 0, &mut out)?;
     Ok(out.chunks(WIDTH).map(<[f32]>::to_vec).collect())
@@ -134,7 +134,7 @@ fn check_programs<B: Backend>(backend: B, tolerance: f64) -> Outcome {
     encoder.set_input("frames", &values)?;
     encoder.run(&step(&[0, 0], &FRAMES))?;
     encoder.read("encoded", 0, &mut encoded)?;
-    session.set_input("memory", &encoded)?;
+    session.main().set_input("memory", &encoded)?;
 
     let whole = decode(&mut session, &tokens_from(0, usize::MAX))?;
     let largest = want.rows.iter().flatten().fold(0.0f64, |max, x| max.max(x.abs()));
@@ -203,7 +203,7 @@ fn programs_of_one_session_are_of_one_graph() -> Outcome {
     let mut encoder = session.program(1).ok_or("no second program")?;
     let said = encoder.run(&step(&[1, 1], &FRAMES)).expect_err("tokens").to_string();
     assert!(said.contains("2 tokens, expected 0 to 0"), "{said}");
-    let said = session.run(&step(&[0, 0], &FRAMES)).expect_err("no tokens").to_string();
+    let said = session.main().run(&step(&[0, 0], &FRAMES)).expect_err("no tokens").to_string();
     assert!(said.contains("0 tokens, expected 1 to 16"), "{said}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A recurrent block: convolution, delta rule, MLP, however its rows are cut and batched.
 
-use ottava::backend::{Backend, Reference};
+use ottava::backend::{Backend, PageMemory as _, Reference};
 use ottava::graph::{CompileOptions, DeltaOperands, Fusion, Graph, GraphError};
 use ottava::ir::{Activation, DeltaHeads, Precision, Rows, StateSlot, StateSlots, StepLimits};
 use ottava::session::Session;
@@ -94,8 +94,8 @@ fn advance<B: Backend>(
         |&(_, read, write): &RecurrentPart| StateSlots { read: read.map(StateSlot), write: StateSlot(write) };
     step.states = parts.iter().map(slots).collect();
     let rows = parts.iter().flat_map(|(rows, ..)| &x.rows[rows.clone()]);
-    session.set_input("x", &rows.flatten().map(|&x| x as f32).collect::<Vec<_>>())?;
-    session.run(&step)?;
+    session.main().set_input("x", &rows.flatten().map(|&x| x as f32).collect::<Vec<_>>())?;
+    session.main().run(&step)?;
     let mut out = vec![0.0; step.tokens.len() * WIDTH];
     session.read("y", 0, &mut out)?;
     Ok(out)
@@ -149,7 +149,7 @@ fn check_recurrent<B: Backend>(backend: B, tolerance: f64) -> Outcome {
     // content.
     let (head, kept) = in_chunks(&mut session, &x, (10..15, None, 0), 2)?;
     let mut content = vec![0.0; session.plan().state_elements()];
-    session.read_state(StateSlot(kept), &mut content)?;
+    session.kv().states().ok_or("no states")?.read(StateSlot(kept), &mut content)?;
     for restored in [kept, 5] {
         let (tail, _) = in_chunks(&mut session, &x, (15..24, Some(restored), 3), 4)?;
         // A copy is f32, which the reference's state is not.
@@ -157,7 +157,7 @@ fn check_recurrent<B: Backend>(backend: B, tolerance: f64) -> Outcome {
         let found = [head.clone(), tail].concat();
         let error = found.iter().zip(&of(2)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(if exact { found == of(2) } else { error < 1e-6 }, "from slot {restored}: {error:e}");
-        session.write_state(StateSlot(5), &content)?;
+        session.kv_mut().states_mut().ok_or("no states")?.write(StateSlot(5), &content)?;
     }
     Ok(())
 }
@@ -183,9 +183,10 @@ fn states_that_do_not_fit_are_refused() -> Outcome {
     ] {
         assert!(advance(&mut session, &x, &parts).is_err(), "{what}");
     }
-    assert!(session.run(&step(&[2], &[])).is_err(), "no states");
-    assert!(session.read_state(StateSlot(3), &mut vec![0.0; session.plan().state_elements()]).is_err());
-    assert!(session.write_state(StateSlot(0), &[0.0]).is_err());
+    assert!(session.main().run(&step(&[2], &[])).is_err(), "no states");
+    let mut state = vec![0.0; session.plan().state_elements()];
+    assert!(session.kv().states().ok_or("no states")?.read(StateSlot(3), &mut state).is_err());
+    assert!(session.kv_mut().states_mut().ok_or("no states")?.write(StateSlot(0), &[0.0]).is_err());
 
     let mut g = Graph::new();
     let (x, w) = (g.input("x", Rows::Tokens, WIDTH)?, g.vector("w", 2 * WIDTH)?);

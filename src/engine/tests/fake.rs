@@ -14,7 +14,7 @@ use crate::ir::{
     StepLimits, Window,
 };
 use crate::ir::{OpKind, OpTime, OpTimes};
-use crate::model::{Decoder, DecoderMemory, ModelError};
+use crate::model::{Decoder, DecoderMemory, ModelError, PageMemory, StateMemory};
 use crate::sample::Sampler;
 
 pub(super) const VOCAB: usize = 64;
@@ -244,22 +244,8 @@ impl Decoder for Fake {
         self.slots.len()
     }
 
-    /// A hash is stored as four numbers, so that each is exact in f32.
     fn states(&self) -> StateLayout {
         StateLayout { elements: if self.states.is_empty() { 0 } else { 4 }, slots: self.states.len() }
-    }
-
-    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
-        let hash = self.states[slot.index()];
-        out.iter_mut()
-            .zip((0..).step_by(16))
-            .for_each(|(out, shift)| *out = f32::from((hash >> shift) as u16));
-        Ok(())
-    }
-
-    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
-        self.states[slot.index()] = values.iter().rev().fold(0, |hash, &value| hash << 16 | value as u64);
-        Ok(())
     }
 
     /// Eight bytes a token: `[1 layer][keys, values][1 head][16][2]` of f16.
@@ -360,12 +346,26 @@ impl Decoder for Fake {
         Ok(())
     }
 
-    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {
+    fn kv(&self) -> &dyn PageMemory {
+        self
+    }
+
+    fn kv_mut(&mut self) -> &mut dyn PageMemory {
+        self
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [self.model; 32]
+    }
+}
+
+impl PageMemory for Fake {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         self.slots[to.index()] = self.slots[from.index()];
         Ok(())
     }
 
-    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         assert!(!self.probe.breaks_down.load(Ordering::SeqCst), "breaks down as it was told to");
         for (token, position) in self.slots[page.index()] {
             out.extend(token.to_le_bytes());
@@ -374,7 +374,7 @@ impl Decoder for Fake {
         Ok(())
     }
 
-    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
         assert_eq!(bytes.len(), 8 * PAGE_TOKENS);
         self.probe.imported.fetch_add(1, Ordering::SeqCst);
@@ -384,7 +384,32 @@ impl Decoder for Fake {
         Ok(())
     }
 
-    fn fingerprint(&self) -> [u8; 32] {
-        [self.model; 32]
+    fn states(&self) -> Option<&dyn StateMemory> {
+        Some(self)
+    }
+
+    fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
+        Some(self)
+    }
+}
+
+/// A hash is stored as four numbers, so that each is exact in f32.
+impl StateMemory for Fake {
+    fn allocate(&mut self, _elements: usize, slots: usize) -> Result<(), BackendError> {
+        self.states = vec![0xbad; slots];
+        Ok(())
+    }
+
+    fn read(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        let hash = self.states[slot.index()];
+        out.iter_mut()
+            .zip((0..).step_by(16))
+            .for_each(|(out, shift)| *out = f32::from((hash >> shift) as u16));
+        Ok(())
+    }
+
+    fn write(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        self.states[slot.index()] = values.iter().rev().fold(0, |hash, &value| hash << 16 | value as u64);
+        Ok(())
     }
 }

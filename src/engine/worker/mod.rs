@@ -29,7 +29,7 @@ use super::{EngineConfig, EngineError, EngineFailure};
 use crate::{
     kind::ErrorKind,
     kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
-    model::Decoder,
+    model::{Decoder, ModelError},
 };
 
 /// Everything that the engine's thread owns.
@@ -232,8 +232,8 @@ impl<D: Decoder> Worker<D> {
 
     fn copy_pages(&mut self) {
         for (slot, copy) in std::mem::take(&mut self.plan.copies) {
-            if let Err(error) = self.runner.decoder.copy_page(copy.from, copy.to) {
-                self.plan.failed.push((slot, error.into()));
+            if let Err(error) = self.runner.decoder.kv_mut().copy_page(copy.from, copy.to) {
+                self.plan.failed.push((slot, ModelError::from(error).into()));
             }
         }
     }

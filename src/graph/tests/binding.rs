@@ -81,14 +81,14 @@ fn rows_go_in_and_come_out_within_their_places() -> Outcome {
     g.output("none", none)?;
     let mut session = Session::new(Reference, g.compile(&options(Fusion::On))?, no_weights(), None)?;
     let values: Vec<f32> = (0..64).map(|at| at as f32).collect();
-    session.set_input("x", &values)?;
+    session.main().set_input("x", &values)?;
     // Empty rows may be refused with a typed error, but must not cause a division by zero.
-    assert!(matches!(session.set_input("none", &[]), Ok(()) | Err(SessionError::Backend(_))));
+    assert!(matches!(session.main().set_input("none", &[]), Ok(()) | Err(SessionError::Backend(_))));
     for wrong in [&values[..7], &[1.0; 72]] {
-        assert!(matches!(session.set_input("x", wrong), Err(SessionError::Binding { .. })));
+        assert!(matches!(session.main().set_input("x", wrong), Err(SessionError::Binding { .. })));
     }
-    assert!(matches!(session.set_input("none", &[1.0]), Err(SessionError::Binding { .. })));
-    session.run(&StepInput::default())?;
+    assert!(matches!(session.main().set_input("none", &[1.0]), Err(SessionError::Binding { .. })));
+    session.main().run(&StepInput::default())?;
     let mut rows = [f32::NAN; 16];
     session.read("x", 6, &mut rows)?;
     assert_eq!(rows, values[48..]);
@@ -121,7 +121,7 @@ fn steps_of_a_plan_without_attention_are_checked() -> Outcome {
         outputs: outputs.to_vec(),
         ..StepInput::default()
     };
-    session.run(&step(8, 8, &[0, 3, 7]))?;
+    session.main().run(&step(8, 8, &[0, 3, 7]))?;
     let unknown = StepInput { tokens: vec![TokenId(20); 8], ..step(8, 8, &[0]) };
     for (wrong, why) in [
         (step(9, 9, &[0]), "more tokens"),
@@ -131,7 +131,7 @@ fn steps_of_a_plan_without_attention_are_checked() -> Outcome {
         (step(8, 8, &[8]), "beyond"),
         (unknown, "vocabulary"),
     ] {
-        let error = session.run(&wrong).expect_err(why).to_string();
+        let error = session.main().run(&wrong).expect_err(why).to_string();
         assert!(error.contains(why), "{error}");
     }
     assert_eq!(session.steps(), 1, "what is refused is no step");

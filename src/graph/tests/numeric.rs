@@ -72,7 +72,7 @@ fn step(past: u32) -> StepInput {
 fn logits(session: &mut Session<Reference>) -> Vec<f32> {
     let mut all = Vec::new();
     for past in [0, 2, 4] {
-        session.run(&step(past)).expect("runs");
+        session.main().run(&step(past)).expect("runs");
         let mut out = vec![f32::NAN; 3 * 20];
         session.read("logits", 0, &mut out).expect("reads");
         all.extend(out);
@@ -96,9 +96,11 @@ fn fused_and_unfused_decoders_agree() {
 fn a_malformed_step_runs_nothing() {
     let g = decoder(1, LLAMA).expect("builds");
     let mut session = session(g.compile(&options(Fusion::On)).expect("compiles"));
-    let error = session.run(&StepInput { positions: vec![0], ..step(0) }).expect_err("positions").to_string();
+    let error =
+        session.main().run(&StepInput { positions: vec![0], ..step(0) }).expect_err("positions").to_string();
     assert!(error.contains("1 positions for 6 tokens"), "{error}");
-    let error = session.run(&StepInput { tokens: vec![TokenId(20); 6], ..step(0) }).expect_err("vocabulary");
+    let error =
+        session.main().run(&StepInput { tokens: vec![TokenId(20); 6], ..step(0) }).expect_err("vocabulary");
     assert!(error.to_string().contains("vocabulary of 20"), "{error}");
 }
 
@@ -108,7 +110,7 @@ fn unknown_names_are_told_with_those_that_exist() {
     let mut session = session(g.compile(&options(Fusion::On)).expect("compiles"));
     let error = session.read("hidden", 0, &mut [0.0; 20]).expect_err("no such output").to_string();
     assert_eq!(error, "no output is named hidden; there are: logits");
-    assert!(session.set_input("x", &[]).is_err());
+    assert!(session.main().set_input("x", &[]).is_err());
     assert!(session.read("logits", 3, &mut [0.0; 20]).is_err());
 }
 
@@ -117,14 +119,14 @@ fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     let g = decoder(1, LLAMA).expect("builds");
     let mut session = session(g.compile(&options(Fusion::On)).expect("compiles"));
     let (mut plain, mut timed) = (vec![0.0; 60], vec![f32::NAN; 60]);
-    session.run(&step(0)).expect("runs");
+    session.main().run(&step(0)).expect("runs");
     session.read("logits", 0, &mut plain).expect("reads");
     let (mut names, mut times) = (Vec::new(), OpTimes::default());
     let tell = |op: &Op, time: OpTime| {
         names.push(op.name());
         times[op.kind() as usize] += time;
     };
-    session.run_timed(&step(0), tell).expect("runs");
+    session.main().run_timed(&step(0), tell).expect("runs");
     session.read("logits", 0, &mut timed).expect("reads");
     assert_eq!((plain, session.steps()), (timed, 2));
     assert_eq!(names, session.plan().ops().iter().map(Op::name).collect::<Vec<_>>());
@@ -223,11 +225,11 @@ proptest! {
         let expected = evaluate(&g, [&inputs[0], &inputs[1]], &step.positions);
         for fusion in [Fusion::On, Fusion::Off] {
             let mut session = session(g.compile(&options(fusion)).expect("compiles"));
-            session.set_input("x", &inputs[0]).expect("fills");
-            session.set_input("y", &inputs[1]).expect("fills");
+            session.main().set_input("x", &inputs[0]).expect("fills");
+            session.main().set_input("y", &inputs[1]).expect("fills");
             // The second run reads the inputs as they were set.
-            session.run(&step).expect("runs");
-            session.run(&step).expect("runs");
+            session.main().run(&step).expect("runs");
+            session.main().run(&step).expect("runs");
             for (name, node) in &g.outputs {
                 let mut found = vec![f32::NAN; rows * 8];
                 session.read(name, 0, &mut found).expect("reads");

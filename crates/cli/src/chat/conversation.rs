@@ -3,9 +3,9 @@
 //! A line that cannot be answered leaves the conversation unchanged: fitting works on a copy, which is
 //! committed together with the answer.
 
+use ottava::Error;
 use ottava::engine::SubmitError;
 use ottava::text::Message;
-use ottava::{Error, TokenId};
 
 use super::super::Failure;
 
@@ -16,9 +16,10 @@ pub struct Conversation {
 
 /// Messages for the model that fit in the context.
 #[derive(Debug)]
-pub struct Fitted {
+pub struct Fitted<P> {
     pub messages: Vec<Message>,
-    pub ids: Vec<TokenId>,
+    /// Their encoded prompt.
+    pub prompt: P,
     /// Number of turns dropped to fit.
     pub dropped: usize,
 }
@@ -40,32 +41,33 @@ impl Conversation {
 
     /// The conversation plus `new`: a user's line or the results of tool calls. The oldest turns are dropped
     /// until the prompt and an answer fit in `room` tokens; the answer is counted as `answer_max` tokens, at
-    /// most a quarter of `room`. The last turn is kept if its prompt alone fits.
-    pub fn fit(
+    /// most a quarter of `room`. The last turn is kept if its prompt alone fits. `encode` makes a prompt and
+    /// its number of tokens.
+    pub fn fit<P>(
         &self,
         new: Vec<Message>,
         room: usize,
         answer_max: usize,
-        encode: impl Fn(&[Message]) -> ottava::Result<Vec<TokenId>>,
-    ) -> Result<Fitted, Failure> {
+        encode: impl Fn(&[Message]) -> ottava::Result<(P, usize)>,
+    ) -> Result<Fitted<P>, Failure> {
         let mut messages = self.messages.clone();
         messages.extend(new);
         let (system, answer) = (system_len(&messages), answer_max.min(room / 4).max(1));
         let mut dropped = 0;
         loop {
-            let (found, ids) = match encode(&messages) {
-                Ok(ids) => (ids.len(), Some(ids)),
+            let (found, prompt) = match encode(&messages) {
+                Ok((prompt, tokens)) => (tokens, Some(prompt)),
                 Err(Error::Submit(SubmitError::TooLong { tokens, .. })) => (tokens, None),
                 Err(error) => return Err(error.into()),
             };
             let is_last = messages.iter().filter(|message| message.role == "user").count() <= 1;
-            match ids {
-                Some(ids) if found + answer <= room || (is_last && found < room) => {
-                    return Ok(Fitted { messages, ids, dropped });
+            match prompt {
+                Some(prompt) if found + answer <= room || (is_last && found < room) => {
+                    return Ok(Fitted { messages, prompt, dropped });
                 }
                 _ if is_last => {
                     // A refused prompt is not counted to its end.
-                    let least = if ids.is_none() { "at least " } else { "" };
+                    let least = if prompt.is_none() { "at least " } else { "" };
                     return Err(Failure::Failed(format!(
                         "the line is too long: with the system message it takes {least}{found} tokens, the \
                          context has {room} (-c); the conversation goes on without it"
@@ -101,9 +103,8 @@ mod tests {
     use super::*;
 
     /// Counts one token per byte, plus two per message for the template.
-    fn encode(messages: &[Message]) -> ottava::Result<Vec<TokenId>> {
-        let count = messages.iter().map(|message| message.content.to_text().len() + 2).sum::<usize>();
-        Ok(vec![TokenId(0); count])
+    fn encode(messages: &[Message]) -> ottava::Result<((), usize)> {
+        Ok(((), messages.iter().map(|message| message.content.to_text().len() + 2).sum::<usize>()))
     }
 
     fn user(line: &str) -> Vec<Message> {
@@ -159,11 +160,11 @@ mod tests {
     #[test]
     fn a_prompt_that_the_library_refuses_as_too_long_is_shortened_too() {
         let refusing = |messages: &[Message]| {
-            let tokens = encode(messages)?;
-            if tokens.len() > 30 {
-                return Err(SubmitError::TooLong { tokens: tokens.len(), context_max: 30 }.into());
+            let (_, tokens) = encode(messages)?;
+            if tokens > 30 {
+                return Err(SubmitError::TooLong { tokens, context_max: 30 }.into());
             }
-            Ok(tokens)
+            Ok(((), tokens))
         };
         let mut conversation = Conversation::new(None);
         say(&mut conversation, "a line..", 64);

@@ -203,8 +203,11 @@ impl Talk<'_> {
         let sampling = &self.chat.sampling;
         let wanted = sampling.max_tokens();
         let (engine, tools) = (self.engine, &self.tools);
-        let encode =
-            |messages: &[Message]| engine.prompt_ids(&Request::chat(messages.to_vec()).tools(tools.clone()));
+        let encode = |messages: &[Message]| {
+            let prompt = engine.prepare(Request::chat(messages.to_vec()).tools(tools.clone()))?;
+            let tokens = prompt.prompt_ids().len();
+            Ok((prompt, tokens))
+        };
         let fitted = self.conversation.fit(new, self.room, wanted, encode)?;
         if fitted.dropped > 0 {
             let (dropped, room) = (fitted.dropped, self.room);
@@ -212,13 +215,11 @@ impl Talk<'_> {
                 "note: the context of {room} tokens is full: {dropped} of the oldest turns forgotten; -c sets another"
             ));
         }
-        let tokens_max = wanted.min(self.room - fitted.ids.len());
-        let mut request = sampling.apply(Request::tokens(fitted.ids.clone()), sampling.seed_or_new());
+        let prompt = fitted.prompt;
+        let tokens_max = wanted.min(self.room - prompt.prompt_ids().len());
         // Without tools the answer is printed unparsed.
-        let mut parser = (!tools.list.is_empty()).then(|| engine.answer_parser(&fitted.ids, tools));
-        if parser.is_some() {
-            request = engine.with_tools(request, &fitted.ids, tools)?;
-        }
+        let mut parser = (!tools.list.is_empty()).then(|| prompt.answer_parser());
+        let request = sampling.apply(prompt.into(), sampling.seed_or_new());
         let mut said = Said::default();
         let answer = self.read(request.max_tokens(tokens_max), parser.as_mut(), &mut said)?;
         if answer.ids.is_empty() && answer.finish == FinishReason::Cancelled {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
-use ottava::chat::{AnswerParser, ChatPart, Tools};
+use ottava::chat::{AnswerParser, ChatPart};
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
-use ottava::{ErrorKind, TokenId};
+use ottava::{ErrorKind, Prepared, TokenId};
 
 use crate::error::{ApiError, of_engine};
 use crate::metrics::Ended;
@@ -91,10 +91,9 @@ impl Answers {
     /// The engine's: too long, overloaded so that there is room for none, a parameter out of its range.
     pub(crate) fn begin(app: &Arc<App>, prompts: Vec<Prompt>, params: &Params) -> Result<Answers, ApiError> {
         let n = params.n;
-        let parsers = prompts.iter().flat_map(|prompt| {
-            let parser = |tools: &Tools| app.engine.answer_parser(&prompt.ids, tools);
-            (0..n).map(move |_| prompt.tools.as_ref().map(parser))
-        });
+        let parsers = prompts
+            .iter()
+            .flat_map(|prompt| (0..n).map(move |_| prompt.chat.as_ref().map(Prepared::answer_parser)));
         let mut answers = Answers {
             parsers: parsers.collect(),
             params: params.clone(),

@@ -44,14 +44,18 @@ impl Conversation {
         Conversation { messages, options, tools, may_join: true }
     }
 
-    /// Token ids of the prompt. Messages that the template refuses are rewritten in the ways that other
-    /// templates accept.
+    /// Token ids of the prompt.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
-        let ids = |messages: Vec<Message>| {
-            let request = Request::chat(messages).template(self.options.clone()).tools(self.tools.clone());
-            engine.prompt_ids(&request)
+        self.encoded(|request| engine.prompt_ids(&request))
+    }
+
+    /// Encodes the messages. Those that the template refuses are rewritten in the ways that other templates
+    /// accept.
+    fn encoded<T>(&self, encode: impl Fn(Request) -> ottava::Result<T>) -> Result<T, ApiError> {
+        let encode = |messages: Vec<Message>| {
+            encode(Request::chat(messages).template(self.options.clone()).tools(self.tools.clone()))
         };
-        let error = match ids(self.messages.clone()) {
+        let error = match encode(self.messages.clone()) {
             Err(error @ ottava::Error::Text(_)) => error,
             other => return Ok(other?),
         };
@@ -63,18 +67,27 @@ impl Conversation {
         for changes in attempts {
             let mut messages = self.messages.clone();
             let changed = changes.iter().filter(|change| change(&mut messages)).count();
-            if changed > 0
-                && let Ok(ids) = ids(messages)
-            {
-                return Ok(ids);
+            if changed == 0 {
+                continue;
+            }
+            match encode(messages) {
+                Err(ottava::Error::Text(_)) => {}
+                other => return Ok(other?),
             }
         }
         Err(error.into())
     }
 
-    /// The prompt with its tools and an optional grammar for the text.
+    /// The prompt with its tools and an optional grammar for the text. Compiling the grammar may take a
+    /// second.
     pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
-        Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
+        let prepared = self.encoded(|request| {
+            engine.prepare(match says {
+                Some(says) => request.format(says.clone()),
+                None => request,
+            })
+        })?;
+        Ok(Prompt::chat(engine, prepared, &self.tools))
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::{Writer, quoted};
 use crate::chat::format::Tags;
 use crate::chat::schema::types;
+use crate::constrain::Lark;
 
 const INTEGER: (&str, &str) = ("INTEGER", "/-?(0|[1-9][0-9]{0,15})/");
 const NUMBER: (&str, &str) = ("NUMBER", "/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?/");
@@ -17,8 +18,8 @@ const QUOTED: (&str, &str) =
     ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
 
 impl Writer<'_> {
-    pub(super) fn tags(&mut self, row: &Tags, parameters: &Json) -> String {
-        let mut arguments = String::new();
+    pub(super) fn tags(&mut self, row: &Tags, parameters: &Json) -> Lark {
+        let mut arguments = Lark::default();
         let line = if row.lines { "\n" } else { "" };
         let end = format!("{line}{}", row.value_end);
         for (key, schema, is_required) in properties(parameters) {
@@ -31,15 +32,15 @@ impl Writer<'_> {
             let after = format!("{}{}{line}", last.copied().unwrap_or_default(), row.value);
             let begin = format!("{} {} {}", self.literal(row.key), quoted(key), self.literal(&after));
             let value = match texts(schema) {
-                Some(texts) => format!("{} {}", one_of(texts.into_iter().map(quoted)), self.literal(&end)),
+                Some(texts) => Lark::from(one_of(texts.into_iter().map(quoted))) + " " + self.literal(&end),
                 None if is_text => {
                     let marker = end.trim_end();
-                    format!("{} {}", self.until(marker), self.literal(&end[marker.len()..]))
+                    Lark::from(self.until(marker)) + " " + self.literal(&end[marker.len()..])
                 }
-                None => format!("{} {}", self.json(&within(parameters, schema)), self.literal(&end)),
+                None => self.json(&within(parameters, schema)) + " " + self.literal(&end),
             };
-            let argument = format!("{begin} {value}");
-            arguments += &if is_required { format!("{argument} ") } else { format!("({argument})? ") };
+            let argument = Lark::from(begin) + " " + value;
+            arguments.append(if is_required { argument + " " } else { Lark::from("(") + argument + ")? " });
         }
         arguments
     }
@@ -59,7 +60,7 @@ impl Writer<'_> {
             }
             let field = self.name("field");
             let value = self.value(parameters, schema, quote);
-            self.rule(&field, &format!("{} {} {value}", quoted(key), self.literal(behind_key)));
+            self.rule(&field, format!("{} {} {value}", quoted(key), self.literal(behind_key)));
             if is_required {
                 (ways, must) = (Vec::new(), true);
             }
@@ -67,7 +68,7 @@ impl Writer<'_> {
             let further = format!("{} {field}", self.literal(between));
             let further = if is_required { further } else { format!("({further})?") };
             let name = self.name("rest");
-            self.rule(&name, &format!("{further} {rest}"));
+            self.rule(&name, format!("{further} {rest}"));
             rest = name;
         }
         match ways.is_empty() {

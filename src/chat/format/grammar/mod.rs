@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 
 use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall, ReasoningState};
 use crate::chat::{Tool, ToolChoice, ToolError, Tools};
+use crate::constrain::{Grammar, Lark, Schema, Source, json_bytes};
 
 /// Size limit in bytes of the rules generated from tools. The compiler would reject a larger grammar.
 const BYTES_MAX: usize = 1 << 19;
@@ -24,8 +25,8 @@ const SPACE: (&str, &str) = ("SPACE", "/[ \\n]{1,4}/");
 /// Answers that the grammar accepts.
 pub(crate) struct Wanted<'w> {
     pub(crate) tools: &'w Tools,
-    /// Required form of the visible text, as the body of a rule.
-    pub(crate) text_grammar: Option<&'w str>,
+    /// Required form of the visible text.
+    pub(crate) text_grammar: Option<&'w Source>,
     /// State of the reasoning at the end of the prompt.
     pub(crate) reasoning: ReasoningState,
     /// Control tokens that are part of markers: spelling and id.
@@ -33,14 +34,14 @@ pub(crate) struct Wanted<'w> {
 }
 
 impl ChatFormat {
-    /// Lark grammar of the accepted answers; `None` if any answer is accepted.
+    /// Grammar of the accepted answers; `None` if any answer is accepted.
     ///
     /// A required call comes first, after optional reasoning. With a free choice, the text is free unless
     /// `text_grammar` restricts it. A call that has started must name one of the tools and follow its schema.
     ///
     /// # Errors
     /// [`ToolError`] if the tools' rules exceed the size limit.
-    pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
+    pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<Grammar>, ToolError> {
         let Wanted { tools, text_grammar, reasoning, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
         let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
@@ -49,53 +50,66 @@ impl ChatFormat {
         if text_grammar.is_none() && is_free {
             return Ok(None);
         }
-        let (rules, known) = (String::new(), BTreeSet::new());
-        let mut writer = Writer { format: *self, control, rules, known, next: 0, left: BYTES_MAX };
+        let mut writer = Writer {
+            format: *self,
+            control,
+            rules: Lark::default(),
+            known: BTreeSet::new(),
+            next: 0,
+            left: BYTES_MAX,
+            refused: None,
+        };
         if may_call {
             writer.calls(tools);
         }
         let start = match text_grammar {
-            _ if must => writer.after_reasoning(reasoning, "blocks"),
+            _ if must => Lark::from(writer.reasoning_prefix(reasoning)) + " blocks",
             Some(text_grammar) => {
-                let text_grammar = format!("{} {text_grammar}", writer.literal(self.calls.text_prefix));
-                let text_grammar = if may_call { format!("(blocks | {text_grammar})") } else { text_grammar };
-                writer.after_reasoning(reasoning, &text_grammar)
+                let text = Lark::from(writer.literal(self.calls.text_prefix)) + " " + text_grammar.nested();
+                let text = if may_call { Lark::from("(blocks | ") + text + ")" } else { text };
+                Lark::from(writer.reasoning_prefix(reasoning)) + " " + text
             }
-            None => writer.auto(reasoning, tools.single),
+            None => writer.auto(reasoning, tools.single).into(),
         };
         if writer.left == 0 {
             let message =
                 format!("expected schemas that make a grammar of at most {BYTES_MAX} bytes, found more");
             return Err(ToolError::new("tools", message));
         }
-        Ok(Some(format!("start: {start}\n{}", writer.rules)))
+        let mut grammar = Lark::default();
+        grammar.define("start", start);
+        grammar.append(writer.rules);
+        Ok(Some(Grammar::built(writer.refused.map_or(Ok(grammar), Err))))
     }
 }
 
 struct Writer<'c> {
     format: ChatFormat,
     control: &'c [(String, u32)],
-    rules: String,
+    rules: Lark,
     /// Shared rules already written.
     known: BTreeSet<&'static str>,
     /// Counter for generated rule names.
     next: usize,
     /// Remaining size in bytes. At 0, no more tools are written and the grammar is rejected.
     left: usize,
+    /// Why a schema makes no grammar; the first reason.
+    refused: Option<String>,
 }
 
 impl Writer<'_> {
     /// Defines a shared rule once. Returns its name.
     fn shared(&mut self, (name, body): (&'static str, &str)) -> &'static str {
         if self.known.insert(name) {
-            self.rules.push_str(&format!("{name}: {body}\n"));
+            self.rules.define(name, body);
         }
         name
     }
 
-    fn rule(&mut self, name: &str, body: &str) {
-        self.left = self.left.saturating_sub(body.len());
-        self.rules.push_str(&format!("{name}: {body}\n"));
+    fn rule(&mut self, name: &str, body: impl Into<Lark>) {
+        let body = body.into();
+        self.left = self.left.saturating_sub(body.bytes());
+        self.rules.define(name, body);
     }
 
     /// Generates a unique rule name.
@@ -148,9 +162,9 @@ impl Writer<'_> {
             }
             let body = self.call(tool);
             names.push(format!("call_{at}"));
-            self.rule(&format!("call_{at}"), &body);
+            self.rule(&format!("call_{at}"), body);
         }
-        self.rule("call", &names.join(" | "));
+        self.rule("call", names.join(" | "));
         let once = tools.single || matches!(tools.choice, ToolChoice::Named(_));
         let items = match (row.list, row.bare) {
             (List::Yes, _) if once => "\"[\" call \"]\"",
@@ -160,24 +174,23 @@ impl Writer<'_> {
             (List::No, _) => "call",
         };
         let close = if row.bare { String::new() } else { self.literal(row.close) };
-        self.rule("body", &format!("{items} {close}"));
+        self.rule("body", format!("{items} {close}"));
         let open = if row.bare { "" } else { row.open.first().copied().unwrap_or_default() };
         let block = format!("{} body", self.literal(open));
-        self.rule("block", &block);
+        self.rule("block", block);
         let repeats = !(once || row.bare || row.several || row.list == List::Yes || row.is_last);
         self.rule("blocks", if repeats { "block (\"\\n\"? block)*" } else { "block" });
     }
 
-    /// Prefixes the required element with optional or open reasoning.
-    fn after_reasoning(&mut self, reasoning: ReasoningState, what: &str) -> String {
+    /// Optional or open reasoning that precedes a required element.
+    fn reasoning_prefix(&mut self, reasoning: ReasoningState) -> String {
         let space = self.shared(SPACE);
         let then = self.format.reasoning.map(|row| self.literal(row.then)).unwrap_or_default();
-        let reasoning = match (self.format.reasoning.is_some(), reasoning) {
+        match (self.format.reasoning.is_some(), reasoning) {
             (true, ReasoningState::Open) => format!("{} {then} {space}?", self.reasoning_end()),
             (true, ReasoningState::NotStarted) => format!("({} {then} {space}?)?", self.reasoning()),
             (true, ReasoningState::Closed) | (false, _) => String::new(),
-        };
-        format!("{reasoning} {what}")
+        }
     }
 
     /// Rule for a free choice: any text, with optional calls.
@@ -204,9 +217,9 @@ impl Writer<'_> {
             self.format.reasoning.filter(|_| reasoning != ReasoningState::Open).map(|row| row.open.trim());
         let not_reasoning = opens.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
         let marker = self.literal(marker);
-        self.rule("BEFORE", &format!("/.*/s{others}{not_reasoning}"));
+        self.rule("BEFORE", format!("/.*/s{others}{not_reasoning}"));
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
-        self.rule("REST", &format!("/.*/s{no_call}{not_reasoning}"));
+        self.rule("REST", format!("/.*/s{no_call}{not_reasoning}"));
         let more = if once { "" } else { "(\"\\n\"? blocks)?" };
         format!("{before} (before {rest} body {more} | REST)?")
     }
@@ -216,7 +229,7 @@ impl Writer<'_> {
     fn bare_auto(&mut self) -> String {
         let calls = self.format.calls.open.iter().copied();
         let none = self.without(calls.chain(self.format.reasoning.map(|row| row.open)));
-        self.rule("WORDS", &format!("/\\s*[^\\s{{\\[].*/s{none}"));
+        self.rule("WORDS", format!("/\\s*[^\\s{{\\[].*/s{none}"));
         format!("({}? blocks | WORDS)?", self.shared(SPACE))
     }
 
@@ -225,7 +238,7 @@ impl Writer<'_> {
     fn control_auto(&mut self, reasoning: ReasoningState) -> String {
         let row = self.format.calls;
         let none = self.without(row.open.iter().copied());
-        self.rule("WORDS", &format!("{}{none}", TEXT.1));
+        self.rule("WORDS", format!("{}{none}", TEXT.1));
         let mut between: Vec<String> = row.ignored_markers.iter().map(|text| self.literal(text)).collect();
         let may_think = self.format.reasoning.filter(|_| reasoning != ReasoningState::Closed);
         between.extend(may_think.map(|_| self.reasoning()));
@@ -264,40 +277,39 @@ impl Writer<'_> {
         if close.is_empty() { String::new() } else { self.until(close) }
     }
 
-    fn call(&mut self, tool: &Tool) -> String {
+    fn call(&mut self, tool: &Tool) -> Lark {
         match &self.format.calls.call {
             Call::Object { name, arguments } => {
                 let key = |names: &[&'static str]| names.first().copied().unwrap_or_default();
                 let begin = self.literal(&format!("{{\"{}\": \"", key(name)));
                 let before = self.literal(&format!("\", \"{}\": ", key(arguments)));
-                format!("{begin} {} {before} {} \"}}\"", quoted(&tool.name), self.json(&tool.parameters))
+                let before = format!("{begin} {} {before} ", quoted(&tool.name));
+                Lark::from(before) + self.json(&tool.parameters) + " \"}\""
             }
             Call::Named(row) => self.named(row, tool),
         }
     }
 
-    /// A JSON schema in the grammar. Arguments are always an object, even if the schema has no type. White
-    /// space is limited to 40 characters between tokens.
-    fn json(&mut self, schema: &Json) -> String {
+    /// A JSON schema in the grammar. Arguments are always an object, even if the schema has no type.
+    fn json(&mut self, schema: &Json) -> Lark {
         const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
         let mut schema = schema.clone();
-        if let Some(fields) = schema.as_object_mut() {
-            if !TYPED.iter().any(|key| fields.contains_key(*key)) {
-                fields.insert("type".into(), "object".into());
-            }
-            // The options are those of answer schemas; `constrain/grammar.rs` gives the reasons.
-            let switches = serde_json::json!({
-                "whitespace_pattern": "[ \\t\\n\\r]{1,40}",
-                "json_allowed_escapes": "nrbtf\\\"",
-            });
-            fields.insert("x-guidance".into(), switches);
+        if let Some(fields) = schema.as_object_mut()
+            && !TYPED.iter().any(|key| fields.contains_key(*key))
+        {
+            fields.insert("type".into(), "object".into());
         }
-        let text = format!("%json {schema}");
-        self.left = self.left.saturating_sub(text.len());
-        text
+        self.left = self.left.saturating_sub(json_bytes(&schema));
+        match Schema::of_arguments(schema) {
+            Ok(schema) => Lark::schema(schema),
+            Err(message) => {
+                self.refused.get_or_insert(message);
+                Lark::default()
+            }
+        }
     }
 
-    fn named(&mut self, row: &NamedCall, tool: &Tool) -> String {
+    fn named(&mut self, row: &NamedCall, tool: &Tool) -> Lark {
         let begin = format!("{} {}", self.literal(row.prefix), quoted(&tool.name));
         let id = match self.format.calls.ids {
             Ids::Long | Ids::Short => String::new(),
@@ -308,12 +320,12 @@ impl Writer<'_> {
         let arguments = match &row.arguments {
             Arguments::Json => self.json(&tool.parameters),
             Arguments::Tags(tags) => self.tags(tags, &tool.parameters),
-            Arguments::Python => format!("{} \")\"", self.fields(&tool.parameters, None)),
+            Arguments::Python => format!("{} \")\"", self.fields(&tool.parameters, None)).into(),
             Arguments::Quoted(quote) => {
-                format!("\"{{\" {} \"}}\"", self.fields(&tool.parameters, Some(quote)))
+                format!("\"{{\" {} \"}}\"", self.fields(&tool.parameters, Some(quote))).into()
             }
         };
-        format!("{begin} {id} {before} {arguments} {}", self.literal(row.suffix))
+        Lark::from(format!("{begin} {id} {before} ")) + arguments + " " + self.literal(row.suffix)
     }
 }
 

@@ -79,9 +79,16 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 
 /// Grammar for tools and their choice, without control tokens.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
-    format
-        .grammar(&Wanted { tools, text_grammar: None, reasoning: ReasoningState::NotStarted, control: &[] })
-        .expect("few bytes")
+    printed(
+        format,
+        &Wanted { tools, text_grammar: None, reasoning: ReasoningState::NotStarted, control: &[] },
+    )
+    .expect("few bytes")
+}
+
+/// Text of the grammar of an answer.
+fn printed(format: ChatFormat, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
+    Ok(format.grammar(wanted)?.map(|grammar| grammar.built_text()))
 }
 
 /// Format without reasoning.
@@ -182,12 +189,10 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
     }
     let format = ChatFormat::of_name("hermes").expect("a format");
-    let thinking = format.grammar(&Wanted {
-        tools: &tools(),
-        text_grammar: None,
-        reasoning: ReasoningState::Open,
-        control: &[],
-    });
+    let thinking = printed(
+        format,
+        &Wanted { tools: &tools(), text_grammar: None, reasoning: ReasoningState::Open, control: &[] },
+    );
     assert!(takes(
         &thinking.expect("few bytes").expect("a grammar"),
         "So <tool_call> it is.\n</think>\n\nYes."
@@ -197,15 +202,17 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
 #[test]
 fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
-    let grammar = format("mistral")
-        .grammar(&Wanted {
+    let grammar = printed(
+        format("mistral"),
+        &Wanted {
             tools: &tools(),
             text_grammar: None,
             reasoning: ReasoningState::NotStarted,
             control: &control,
-        })
-        .expect("few bytes")
-        .expect("a grammar");
+        },
+    )
+    .expect("few bytes")
+    .expect("a grammar");
     assert!(
         grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
     );
@@ -216,15 +223,17 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
         harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
     let format = ChatFormat::of_name("harmony").expect("a format");
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
-        let grammar = format
-            .grammar(&Wanted {
+        let grammar = printed(
+            format,
+            &Wanted {
                 tools: &tools,
                 text_grammar: None,
                 reasoning: ReasoningState::NotStarted,
                 control: &control,
-            })
-            .expect("few bytes")
-            .expect("a grammar");
+            },
+        )
+        .expect("few bytes")
+        .expect("a grammar");
         assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
         matcher(&grammar);
     }
@@ -245,7 +254,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
             tools.list[0].strict = true;
             let takes = |reasoning, text: &str| {
                 let wanted = Wanted { tools: &tools, text_grammar: None, reasoning, control: &[] };
-                takes(&format.grammar(&wanted).expect("few bytes").expect("a grammar"), text)
+                takes(&printed(format, &wanted).expect("few bytes").expect("a grammar"), text)
             };
             assert!(
                 takes(ReasoningState::NotStarted, &thinking) && takes(ReasoningState::Closed, call),
@@ -258,9 +267,7 @@ fn reasoning_that_has_ended_does_not_begin_again() {
     let control = [("[TOOL_CALLS]".to_owned(), 5)];
     let mentions = |reasoning| {
         let wanted = Wanted { tools: &tools(), text_grammar: None, reasoning, control: &control };
-        ChatFormat::of_name("mistral")
-            .expect("a format")
-            .grammar(&wanted)
+        printed(ChatFormat::of_name("mistral").expect("a format"), &wanted)
             .expect("few bytes")
             .expect("a grammar")
             .contains("/think")
@@ -283,13 +290,14 @@ fn free_answers_have_no_grammar() {
 
 #[test]
 fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
-    let text_grammar = "%json {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let text_grammar = Grammar::json_schema(schema).source().expect("a schema");
     let json = "{\"a\": 1}";
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
     let grammar = |tools, reasoning| {
-        let wanted = Wanted { tools, text_grammar: Some(text_grammar), reasoning, control: &[] };
-        format.grammar(&wanted).expect("few bytes").expect("a grammar")
+        let wanted = Wanted { tools, text_grammar: Some(&text_grammar), reasoning, control: &[] };
+        printed(format, &wanted).expect("few bytes").expect("a grammar")
     };
     let (not_started, open, closed) =
         (ReasoningState::NotStarted, ReasoningState::Open, ReasoningState::Closed);
@@ -303,15 +311,15 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let call = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
     assert!(takes(&grammar(&with, not_started), call) && takes(&grammar(&with, not_started), json));
     assert!(!takes(&grammar(&without, not_started), call));
-    let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
+    let choice = Grammar::choice(["yes", "no"]).source().expect("a choice");
     let harmony = ChatFormat::of_name("harmony").expect("a format");
     let wanted = Wanted {
         tools: &with,
-        text_grammar: Some(choice),
+        text_grammar: Some(&choice),
         reasoning: ReasoningState::NotStarted,
         control: &[],
     };
-    let grammar = harmony.grammar(&wanted).expect("few bytes").expect("a grammar");
+    let grammar = printed(harmony, &wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
     let reasoning = "<|channel|>analysis<|message|>Hm.<|end|>";
     assert!(takes(&grammar, &format!("{reasoning}{final_part}")));
@@ -343,7 +351,7 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
         let begun =
             Wanted { tools: &strict, text_grammar: None, reasoning: ReasoningState::Open, control: &[] };
-        let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
+        let grammar = printed(format, &begun).expect("few bytes").expect("a grammar");
         assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
         assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
     }
@@ -366,7 +374,7 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
                 reasoning: ReasoningState::NotStarted,
                 control: &control,
             };
-            let grammar = format.grammar(&wanted).expect("few bytes").expect("a grammar");
+            let grammar = printed(format, &wanted).expect("few bytes").expect("a grammar");
             assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
             assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
             assert!(!takes(&grammar, &format!("Well. {other}")), "{name}\n{grammar}");
@@ -391,7 +399,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         };
         // Small stack, as in a connection's thread.
         let grammar = std::thread::scope(|scope| {
-            let write = || format(name).grammar(&wanted);
+            let write = || printed(format(name), &wanted);
             let thread = std::thread::Builder::new().stack_size(1 << 19).spawn_scoped(scope, write);
             thread.expect("a thread").join().expect("no panic")
         });
@@ -399,7 +407,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         assert_eq!(grammar.expect_err("too many bytes").field, "tools", "{name}");
         let tools = Tools::new(vec![Tool::new("ping", tools_short)]).choice(ToolChoice::Required);
         let wanted = Wanted { tools: &tools, ..wanted };
-        let grammar = format(name).grammar(&wanted).expect("few bytes").expect("a grammar");
+        let grammar = printed(format(name), &wanted).expect("few bytes").expect("a grammar");
         let text = super::quoted(piece);
         assert!(grammar.contains(text.trim_matches('"')) && grammar.contains("\\u007f"), "{grammar}");
         matcher(&grammar);
@@ -418,12 +426,15 @@ fn many_arguments_that_may_be_left_out_take_a_line_each() {
         let grammar = |count: usize| {
             let schema = json!({"type": "object", "properties": properties(count)});
             let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
-            format(name).grammar(&Wanted {
-                tools: &tools,
-                text_grammar: None,
-                reasoning: ReasoningState::NotStarted,
-                control: &[],
-            })
+            printed(
+                format(name),
+                &Wanted {
+                    tools: &tools,
+                    text_grammar: None,
+                    reasoning: ReasoningState::NotStarted,
+                    control: &[],
+                },
+            )
         };
         let bytes = |count: usize| grammar(count).expect("few bytes").expect("a grammar").len();
         assert!(bytes(400) < 3 * bytes(200), "{name}: {} and {}", bytes(200), bytes(400));
