@@ -37,8 +37,7 @@ fn encoder_and_decoder() -> Result<Graph, GraphError> {
     Ok(b.0)
 }
 
-/// What the decoder gives for all tokens of a sequence whose frames are encoded; keys and values are kept in
-/// f16.
+/// Outputs of the decoder for all tokens of a sequence over its encoded frames, with keys and values in f16.
 fn decoded(tokens: &[u32], encoded: &Values) -> Values {
     let table = Values::named("table", VOCAB, WIDTH);
     let rows = tokens.iter().map(|&token| table.rows[token as usize].clone()).collect();

@@ -6,9 +6,9 @@
 use crate::request::fields::{Field, Group, Row, field, shaped};
 use crate::request::kinds::{Count, Flag, Integer, List, NoEffect, NoOp, Number, Object, Raw, Text, Texts};
 
-/// Most alternatives reported with a token.
+/// Maximum number of alternatives reported with a token.
 const LOGPROBS_MAX: u64 = 20;
-/// Most tokens of an answer.
+/// Maximum number of tokens of an answer.
 pub(crate) const TOKENS_MAX: u64 = 1 << 31;
 
 /// Declares a group with its rows.
