@@ -162,17 +162,44 @@ struct Copies {
 #pragma unroll
             for (uint32_t i = 0; i < SLICE_LOADS; ++i)
                 cp_async_16(ring.code(slice, i), codes + i * WARP, static_cast<int>(i) < loads);
-            if (slices % per_unit == 0) {
-                const uint32_t lane = threadIdx.x % WARP;
-                uint8_t* const to = ring.scale(slice) + lane / 16 * (ring.scale_bytes / 2) + lane % 16 * 16;
-                cp_async_16_if(scales != nullptr, to, scales + min(group, last_group) * 8);
-                group += unit_groups;
-            }
+            // `per_unit` is a power of two.
+            if ((slices & (per_unit - 1)) == 0) copy_scales(ring, slice);
             codes += SLICE_LOADS * WARP;
             loads -= SLICE_LOADS;
             --slices;
         }
         cp_async_commit();
+    }
+
+    // `next` for each of a unit's slices, of which `slice` is the first. A whole unit is one group of copies
+    // followed by empty ones: copies complete earlier than `Ring::wait` relies on, never later.
+    template <uint32_t UNIT_SLICES>
+    __device__ __forceinline__ void next_unit(const Ring& ring, uint32_t slice) {
+        // The chain's next unit may have another format, and after shorter units a ring's end may be within a unit.
+        const bool whole = slices > 0 && per_unit == UNIT_SLICES && (slice & (UNIT_SLICES - 1)) == 0;
+        if (!whole) {
+#pragma unroll 1
+            for (uint32_t i = 0; i < UNIT_SLICES; ++i) next(ring, slice + i);
+            return;
+        }
+        uint4* const to = ring.code(slice, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < UNIT_SLICES * SLICE_LOADS; ++i)
+            cp_async_16(to + i * WARP, codes + i * WARP, static_cast<int>(i) < loads);
+        copy_scales(ring, slice);
+        codes += UNIT_SLICES * SLICE_LOADS * WARP;
+        loads -= UNIT_SLICES * SLICE_LOADS;
+        slices -= UNIT_SLICES;
+#pragma unroll
+        for (uint32_t i = 0; i < UNIT_SLICES; ++i) cp_async_commit();
+    }
+
+    // Starts the copy of the next unit's scales and minimums, whose first slice is `slice`.
+    __device__ __forceinline__ void copy_scales(const Ring& ring, uint32_t slice) {
+        const uint32_t lane = threadIdx.x % WARP;
+        uint8_t* const to = ring.scale(slice) + lane / 16 * (ring.scale_bytes / 2) + lane % 16 * 16;
+        cp_async_16_if(scales != nullptr, to, scales + min(group, last_group) * 8);
+        group += unit_groups;
     }
 };
 
@@ -200,8 +227,7 @@ __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, co
         }
         // All lanes have read: the slices are free.
         __syncwarp();
-#pragma unroll 1
-        for (uint32_t i = 0; i < SLICES; ++i) copies.next(ring, slice + i);
+        copies.next_unit<SLICES>(ring, slice);
         slice += SLICES;
 #pragma unroll
         for (int step = 0; step < UNIT_STEPS; ++step) {
@@ -245,27 +271,91 @@ struct FewShared {
 };
 static_assert(sizeof(FewShared) == 4672, "as in few.rs");
 
-// Converts the activations to f16, with each row's scale. WARPS share a row.
-template <int WARPS>
-__device__ __forceinline__ void stage(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = warp % WARPS;
-    for (uint32_t token = warp / WARPS; token < p.tokens; token += FEW_WARPS / WARPS) {
-        const float* row = p.src + static_cast<size_t>(token) * p.cols;
-        row_parts<WARPS>(shared.row_parts[token], row, p.norm, p.cols, own);
-    }
+// A thread's first column of fours that all warps share, and the distance to its next one.
+__device__ __forceinline__ uint32_t first_four() { return threadIdx.x / WARP * PART_COLS + 4 * (threadIdx.x % WARP); }
+constexpr uint32_t FOURS_DISTANCE = FEW_WARPS * PART_COLS;
+
+__device__ __forceinline__ void store_scales(FewShared& shared, const MatmulParams& p) {
     __syncthreads();
     if (threadIdx.x < p.tokens)
         shared.scales[threadIdx.x] = row_scale(shared.row_parts[threadIdx.x], p.norm != nullptr, p.eps, p.cols);
     __syncthreads();
-    for (uint32_t token = warp / WARPS; token < p.tokens; token += FEW_WARPS / WARPS) {
-        const float* row = p.src + static_cast<size_t>(token) * p.cols;
+}
+
+// Converts the activations to f16, with each row's scale. A thread reads up to FOURS fours of each row, once, and
+// has all of them in flight; norm weights are loaded before the wait. For rows of whole fours.
+template <int TOKENS, int FOURS, bool NORM>
+__device__ __forceinline__ void stage_once(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = first_four();
+    const bool normed = NORM && p.norm;
+    float4 rows[TOKENS][FOURS], weights[FOURS];
+#pragma unroll
+    for (int i = 0; normed && i < FOURS; ++i) weights[i] = load_four<true>(p.norm, first + i * FOURS_DISTANCE, p.cols);
+    wait_for_predecessor();
+#pragma unroll
+    for (int token = 0; token < TOKENS; ++token)
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) {
+            const uint32_t end = token < p.tokens ? p.cols : 0;
+            rows[token][i] = load_four<true>(p.src + token * p.cols, first + i * FOURS_DISTANCE, end);
+        }
+#pragma unroll
+    for (int token = 0; token < TOKENS; ++token) {
+        RowPart part = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) {
+            const float4 four = rows[token][i];
+            add_four(part, four, normed ? times(four, weights[i]) : four);
+        }
+        part = {warp_sum(part.squares), warp_max(part.largest)};
+        if (lane == 0) shared.row_parts[token][warp] = part;
+    }
+    store_scales(shared, p);
+#pragma unroll
+    for (int token = 0; token < TOKENS; ++token) {
+        if (token >= p.tokens) break;
         const float factor = shared.scales[token].factor;
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) {
+            const uint32_t col = first + i * FOURS_DISTANCE;
+            const float4 four = times(rows[token][i], factor);
+            if (col < units * UNIT_COLS)
+                *reinterpret_cast<uint2*>(x + token * activation_stride(units) + col) =
+                    half_four(normed ? times(four, weights[i]) : four);
+        }
+    }
+}
+
+// `stage_once` for rows of any length, which are read twice.
+__device__ __forceinline__ void stage_twice(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
+    const uint32_t warp = threadIdx.x / WARP;
+    wait_for_predecessor();
+    for (uint32_t token = 0; token < p.tokens; ++token) {
+        const float* row = p.src + static_cast<size_t>(token) * p.cols;
+        row_parts<FEW_WARPS>(shared.row_parts[token], row, p.norm, p.cols, warp);
+    }
+    store_scales(shared, p);
+    for (uint32_t token = 0; token < p.tokens; ++token) {
+        const float* row = p.src + static_cast<size_t>(token) * p.cols;
         const auto store = [&](uint32_t col, uint2 four) {
             *reinterpret_cast<uint2*>(x + token * activation_stride(units) + col) = four;
         };
-        const uint32_t first = own * PART_COLS + 4 * lane;
-        for_each_half_four(row, p.norm, factor, first, WARPS * PART_COLS, units * UNIT_COLS, p.cols, store);
+        for_each_half_four(row, p.norm, shared.scales[token].factor, first_four(), FOURS_DISTANCE, units * UNIT_COLS,
+                           p.cols, store);
     }
+}
+
+// Waits for the previous kernel, and converts the activations to f16 in the way that fits the registers.
+__device__ __forceinline__ void stage(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
+    const uint32_t fours = p.cols % 4 == 0 ? (p.cols + FOURS_DISTANCE - 1) / FOURS_DISTANCE : UINT32_MAX;
+    if (p.tokens == 1 && fours <= 8)
+        stage_once<1, 8, true>(shared, x, p, units);
+    else if (p.tokens == 1 && fours <= 16 && !p.norm)
+        stage_once<1, 16, false>(shared, x, p, units);
+    else if (p.tokens <= 4 && fours <= 4)
+        stage_once<4, 4, true>(shared, x, p, units);
+    else
+        stage_twice(shared, x, p, units);
     __syncthreads();
 }
 
@@ -289,12 +379,7 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
 
     Copies copies(p, matrices);
     for (uint32_t slice = 0; slice < ring.slices; ++slice) copies.next(ring, slice);
-    wait_for_predecessor();
-    // All warps share the work, even with few rows.
-    if (p.tokens == 1)
-        stage<8>(shared, x, p, units);
-    else
-        stage<2>(shared, x, p, units);
+    stage(shared, x, p, units);
     // A thread's results of a gate's first matrix, kept for the second's.
     constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
     float kept[KEPT];

@@ -105,6 +105,18 @@ struct RowPart {
 constexpr int ROW_PARTS = 8;
 constexpr uint32_t PART_COLS = 4 * WARP;
 
+// Adds four columns to a part: `x` as they are, `y` times the norm's weights.
+__device__ __forceinline__ void add_four(RowPart& part, float4 x, float4 y) {
+    float& sum = part.squares;
+    sum = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, sum))));
+    part.largest = fmaxf(part.largest, fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w))));
+}
+
+__device__ __forceinline__ uint2 half_four(float4 x) {
+    const __half2 low = __floats2half2_rn(x.x, x.y), high = __floats2half2_rn(x.z, x.w);
+    return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+}
+
 // Fours of a row that a lane loads at a time, and as many of the norm's weights: with few threads, a row is
 // read at the pace of memory latency.
 template <bool FOURS>
@@ -116,7 +128,7 @@ __device__ __forceinline__ void row_parts_of(RowPart (&parts)[ROW_PARTS], const 
     constexpr int OWN = ROW_PARTS / WARPS, AHEAD = FOURS_AHEAD<FOURS>;
     constexpr int TURNS = AHEAD > OWN ? AHEAD / OWN : 1, COUNT = TURNS * OWN;
     const uint32_t lane = threadIdx.x % WARP;
-    float squares[OWN] = {}, largest[OWN] = {};
+    RowPart sums[OWN] = {};
 #pragma unroll 1
     for (uint32_t start = 0; start < cols; start += TURNS * ROW_PARTS * PART_COLS) {
         // Within an iteration the parts are WARPS times PART_COLS columns apart, and so are its last part and
@@ -133,15 +145,11 @@ __device__ __forceinline__ void row_parts_of(RowPart (&parts)[ROW_PARTS], const 
             for (int i = 0; i < COUNT; ++i) y[i] = times(x[i], weights[i]);
         }
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            float &sum = squares[i % OWN], &most = largest[i % OWN];
-            sum = fmaf(x[i].x, x[i].x, fmaf(x[i].y, x[i].y, fmaf(x[i].z, x[i].z, fmaf(x[i].w, x[i].w, sum))));
-            most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
-        }
+        for (int i = 0; i < COUNT; ++i) add_four(sums[i % OWN], x[i], y[i]);
     }
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-        const RowPart part = {warp_sum(squares[i]), warp_max(largest[i])};
+        const RowPart part = {warp_sum(sums[i].squares), warp_max(sums[i].largest)};
         if (lane == 0) parts[own + i * WARPS] = part;
     }
 }
@@ -195,11 +203,8 @@ __device__ __forceinline__ void halves_of(const float* row, const float* weight,
             for (int i = 0; i < AHEAD; ++i) x[i] = times(x[i], factor);
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            const __half2 low = __floats2half2_rn(x[i].x, x[i].y), high = __floats2half2_rn(x[i].z, x[i].w);
-            const uint2 four = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
-            if (start + i * distance < end) store(start + i * distance, four);
-        }
+        for (int i = 0; i < AHEAD; ++i)
+            if (start + i * distance < end) store(start + i * distance, half_four(x[i]));
     }
 }
 

@@ -12,7 +12,8 @@
 //   4     4                  nibbles 0..3: the first of each pair; 4..7: the second
 //
 // Codes are stored as unsigned numbers with a zero point. The bits 0x6400 turn a code into the f16 number
-// 1024 + code; one exact subtraction removes both 1024 and the zero point.
+// 1024 + code; one exact subtraction removes both 1024 and the zero point. A high nibble needs no shift: the
+// same bits turn it into 1024 + 16 code, and one exact multiply-add by 1/16 removes 64 and the zero point.
 #pragma once
 
 #include "ptx.cuh"
@@ -72,9 +73,14 @@ __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS,
             a[2 * i + 1] = subtract(prmt(word, EXPONENT, 0x5352), zero);
         }
     } else {
-        const uint32_t word = words[step % 4];
+        constexpr uint32_t SIXTEENTH = 0x2c002c00, F16_960 = 0x63806380;
+        const uint32_t minus_high_zero = subtract(F16_960, zero);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = subtract(and_or(word >> 4 * i, 0x000f000f, EXPONENT), zero);
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t word = words[step % 4] >> 8 * i;
+            a[2 * i] = subtract(and_or(word, 0x000f000f, EXPONENT), zero);
+            a[2 * i + 1] = multiply_add(and_or(word, 0x00f000f0, EXPONENT), SIXTEENTH, minus_high_zero);
+        }
     }
 }
 

@@ -102,6 +102,13 @@ __device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
     return d;
 }
 
+// a · b + c, rounded once, of two f16 each.
+__device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
 // 2^x by the hardware approximation; results below the smallest normal number are zero.
 __device__ __forceinline__ float ex2_approx_ftz(float x) {
     float d;
