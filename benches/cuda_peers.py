@@ -26,6 +26,7 @@ MATRICES = {
     "8b qkv": (6144, 4096),
     "1b o": (2048, 2048),
     "1.5b down": (1536, 8960),
+    "8b o": (4096, 4096),
 }
 TOKENS = [1, 4, 16, 32, 64, 512, 2048]
 # Query heads, key and value heads, elements of a head.

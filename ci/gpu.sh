@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2317 # Parts are called by their names.
-# Tests and benches that need a real GPU, in two calls of at most 9 minutes. The machine has 16 cores, a driver of
-# CUDA 13.0 or later and Python. It has neither network nor Rust, and keeps no files between calls.
+# Tests and benches that need a real GPU, in two calls: of at most 400 s and, after fixes, of at most 180 s. The machine
+# is lent for 15 minutes in all, its starts included. It has 16 cores, a driver of CUDA 13.0 or later and Python. It has
+# neither network nor Rust, and keeps no files between calls.
 #
 # Run book
 #   Before   ci/gpu.sh --build     packs target/gpu.tar.xz, at most 60 MiB, and prints its size
-#            ci/gpu.sh --dry-run   both calls on the emulated GPU; its times mean nothing
+#            ci/gpu.sh --dry-run   all parts on the emulated GPU; its times mean nothing
 #   Call 1   python3 -m tarfile -e target/gpu.tar.xz /tmp && OTTAVA_GPU_OUT=FOLDER /tmp/gpu/gpu.sh --call 1
-#            Correctness, the ceilings and the key kernels, models, the gain of each switch, a profile of
-#            ten kernels, memcheck; then all tests, racecheck and synccheck, cuda-emu's goldens.
-#   Call 2   after fixes and a new --build, with `--call 2`
-#            Correctness again, all kernels, models with other formats, other programs' kernels.
+#            Correctness, the ceilings and the key kernels with layers first, the 8B model with 512 tokens in the
+#            cache, the gain of each switch, a profile of ten kernels, the 1B model, tests that count a step's work.
+#   Between  give the machine back, because idle time counts; read the results, fix, and run --build again
+#   Call 2   with `--call 2`
+#            Correctness and the key kernels again, the model with other formats, memcheck.
+#   Alone    `--call 0 PART`: all kernels, all tests, racecheck, other programs' kernels, cuda-emu's goldens
 #   After    unpack each FOLDER/gpu-N.tar.gz into one folder, and ci/gpu.sh --table FOLDER/results/h100
 #
 # `plan` below has each call's parts with their seconds. A part that exceeds its time is reported as missing.
@@ -29,8 +32,8 @@ if [ "$(basename "$folder")" = ci ]; then
     cd "$folder/.." || exit 1
     folder=$PWD/target/gpu
 fi
-# Seconds of a call. The rest of the machine's ten minutes is for unpacking and for sending results.
-call_seconds=525
+# Seconds of each call's parts; what is left of its 400 and 180 s is for unpacking and for packing results.
+seconds_of_call() { case $1 in 2) echo 160 ;; *) echo 375 ;; esac; }
 archive_bytes_max=$((60 << 20))
 profile_bytes_max=$((16 << 20))
 kept=${OTTAVA_GPU_OUT:-$folder}
@@ -39,23 +42,27 @@ failed=()
 missing=()
 left_out=()
 
-# The parts of each call: number of the call, part, maximum seconds, arguments. Their sum exceeds a call's time,
-# because parts rarely take all of their seconds; the most valuable parts come first.
+# The parts of each call: number of the call, part, maximum seconds, arguments. The sum may exceed a call's time,
+# because parts rarely take all of their seconds; the most valuable parts come first. Parts of call 0 are run by name.
 plan() {
     cat <<'ROWS'
-1 check     90
-1 key       90
-1 models   120 1b-w8g32 8b-w8g32 real
-1 switches  45
-1 profile   75
-1 memcheck  60
-1 tests    150
-1 racecheck 90
-1 goldens   90
-2 check     60
-2 kernels  120
-2 models   120 8b-w4g32 1b-w4g32 1b-w8g128 8b-w8g128
-2 peers    200
+1 check     45
+1 key       80
+1 models    75 8b-w8g32
+1 switches  35
+1 profile   60
+1 models    30 1b-w8g32
+1 tests     60 cuda_step cuda_traffic cuda_traps
+2 check     30
+2 key       60
+2 models    70 8b-w4g32
+2 memcheck  40
+0 kernels  300
+0 models   300 1b-w4g32 1b-w8g128 8b-w8g128 real
+0 tests    300
+0 racecheck 90
+0 peers    200
+0 goldens   90
 ROWS
 }
 
@@ -202,9 +209,11 @@ run_check() {
     run_program families 30 "$folder/tests/cuda_families" --nocapture
 }
 
+# Test programs, all without a name: `name...`.
 run_tests() {
     local program
     for program in $(programs tests) $(programs emulator); do
+        [ $# -eq 0 ] || [[ " $* " = *" $(basename "$program") "* ]] || continue
         # The part `check` runs the table.
         run_program "$(basename "$program")" 60 "$program" --nocapture --test-threads 4 --skip the_table_agrees
     done
@@ -307,13 +316,13 @@ bench_real() {
     bench_llama real "$folder/real.gguf"
 }
 
-# Speed of a model: `name path option...`. The emulated GPU generates fewer tokens.
+# Speed of a model with 512 tokens in the cache: `name path option...`. The emulated GPU generates fewer tokens.
 bench_model() {
-    local name=$1 path=$2 length=(-n 64 -r 2)
+    local name=$1 path=$2 length=(-n 64 -r 2) depth=512
     shift 2
-    [ -z "$dry" ] || length=(-n 4 -r 1)
+    [ -z "$dry" ] || { length=(-n 4 -r 1); depth=0; }
     run_program "model-$name" 100 env ${dry:+LD_LIBRARY_PATH="$folder/driver"} "$folder/bin/ottava" bench --json \
-        --model "$path" --device cuda -p 512,2048 "${length[@]}" -d 0 --parallel 1,16,64 "$@" \
+        --model "$path" --device cuda -p 512,2048 "${length[@]}" -d "$depth" --parallel 1,16,64 "$@" \
         && sed "s#$folder/##g" "$folder/logs/$call-model-$name.log" > "$results/model-$name-$call.json"
 }
 
@@ -345,11 +354,12 @@ emulate() {
     ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
     ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
     export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
-    call_seconds=7200
 }
 
 run_parts() {
-    local number part seconds works_on end=$((SECONDS + call_seconds))
+    local number part seconds works_on call_seconds=7200
+    [ -n "$dry" ] || call_seconds=$(seconds_of_call "$call")
+    local end=$((SECONDS + call_seconds))
     # Reads from descriptor 3, because programs of a part have standard input.
     while read -r -u 3 number part seconds works_on; do
         [ "$number" = "$call" ] || continue
@@ -404,6 +414,8 @@ dry_run() {
     # Each call starts its own clock.
     SECONDS=0
     run_call 2 "$@" || status=1
+    SECONDS=0
+    run_call 0 "$@" || status=1
     exit $status
 }
 

@@ -33,7 +33,7 @@ pub fn cases(brief: bool) -> Vec<Case> {
     }
     let of = |shape: Shape| {
         let formats = ["w8g128", "w4g32"].into_iter();
-        formats.flat_map(move |format| [1, 16].map(|tokens| layer(&shape, format, tokens, 512)))
+        formats.flat_map(move |format| [1, 4, 16, 64].map(|tokens| layer(&shape, format, tokens, 512)))
     };
     MODELS[..2].iter().copied().flat_map(of).collect()
 }

@@ -26,7 +26,7 @@ type Matrix = (&'static str, usize, usize);
 type Format = (&'static str, Codes);
 
 /// Matrices of Llama-3.1-8B, Llama-3.2-1B and Qwen2.5-1.5B; benches/cuda_peers.py has them too.
-const MATRICES: [Matrix; 8] = [
+const MATRICES: [Matrix; 9] = [
     ("8b up", 14336, 4096),
     ("1b up", 8192, 2048),
     ("8b down", 4096, 14336),
@@ -35,6 +35,7 @@ const MATRICES: [Matrix; 8] = [
     ("8b qkv", 6144, 4096),
     ("1b o", 2048, 2048),
     ("1.5b down", 1536, 8960),
+    ("8b o", 4096, 4096),
 ];
 const FORMATS: [Format; 3] = [("w8g128", Codes::W8G128), ("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
 const TOKENS: [usize; 7] = [1, 4, 16, 32, 64, 512, 2048];

@@ -56,37 +56,48 @@ struct Cases {
     keys: &'static [usize],
 }
 
-/// What decides the speed of a model: the rows of a first look at a card.
+/// What decides the speed of a model: the rows of a first look at a card, in this order.
 const KEY: &[Cases] = &[
     Cases {
-        op: "matmul",
-        shapes: &["8b up", "8b down", "8b qkv", "1b o"],
+        op: "layer",
+        shapes: &["8b", "1b"],
         formats: &["w8g128", "w4g32"],
-        tokens: &[1, 4, 16, 32, 64, 512, 2048],
+        tokens: &[1, 4, 16, 64],
+        keys: &[512],
+    },
+    Cases { op: "gate", shapes: &["8b"], formats: &["w8g128", "w4g32"], tokens: &[1, 16, 64], keys: &[0] },
+    Cases {
+        op: "matmul",
+        shapes: &["8b o", "8b down", "8b qkv"],
+        formats: &["w8g128", "w4g32"],
+        tokens: &[1, 4, 16, 64],
         keys: &[0],
+    },
+    Cases { op: "matmul", shapes: &["8b logits"], formats: &["w8g32", "w4g32"], tokens: &[1, 16, 64], keys: &[0] },
+    Cases {
+        op: "append+attention",
+        shapes: &["8b", "1b"],
+        formats: &["F16"],
+        tokens: &[1, 16, 64],
+        keys: &[512],
     },
     Cases {
         op: "attention",
-        shapes: &["8b", "1b"],
+        shapes: &["8b"],
         formats: &["F16", "Int8"],
-        tokens: &[1, 16],
+        tokens: &[1, 16, 64],
         keys: &[512, 4096],
     },
     Cases {
-        op: "attention",
-        shapes: &["8b", "1b"],
-        formats: &["F16", "Int8"],
-        tokens: &[2048],
-        keys: &[2048],
-    },
-    Cases { op: "sample", shapes: &["8b"], formats: &["greedy", "drawn"], tokens: &[1, 16], keys: &[0] },
-    Cases {
         op: "activations",
-        shapes: &["2048 columns", "4096 columns", "14336 columns"],
+        shapes: &["4096 columns", "14336 columns"],
         formats: &["f16"],
-        tokens: &[64, 512, 2048],
+        tokens: &[64, 2048],
         keys: &[0],
     },
+    Cases { op: "matmul", shapes: &["8b up"], formats: &["w8g128", "w4g32"], tokens: &[512, 2048], keys: &[0] },
+    Cases { op: "attention", shapes: &["8b"], formats: &["F16"], tokens: &[2048], keys: &[2048] },
+    Cases { op: "sample", shapes: &["8b"], formats: &["greedy", "drawn"], tokens: &[1, 16], keys: &[0] },
 ];
 
 /// What is measured with each switch: whole layers, since all of them act between kernels.
@@ -149,17 +160,17 @@ impl Selection {
         }
     }
 
-    /// The cases that are measured, in their order. A brief run has small shapes: it takes those of the same
+    /// The cases that are measured, in the table's order. A brief run has small shapes: it takes those of the same
     /// operations.
     pub fn of(self, mut cases: Vec<Case>) -> Vec<Case> {
         let table = self.table();
-        let chosen = |case: &Case| {
-            table.iter().any(|cases| if brief() { cases.op == case.op } else { cases.has(case) })
+        let row = |case: &Case| {
+            table.iter().position(|cases| if brief() { cases.op == case.op } else { cases.has(case) })
         };
-        match self {
-            Selection::All => cases.sort_by_key(|case| !chosen(case)),
-            _ => cases.retain(chosen),
+        if self != Selection::All {
+            cases.retain(|case| row(case).is_some());
         }
+        cases.sort_by_key(|case| row(case).unwrap_or(table.len()));
         cases
     }
 

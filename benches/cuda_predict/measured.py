@@ -9,7 +9,8 @@ from tables import table
 
 # As in benches/cuda_kernels/products.rs.
 MATRICES = {"8b up": (14336, 4096), "1b up": (8192, 2048), "8b down": (4096, 14336), "1.5b up": (8960, 1536),
-            "1b down": (2048, 8192), "8b qkv": (6144, 4096), "1b o": (2048, 2048), "1.5b down": (1536, 8960)}
+            "1b down": (2048, 8192), "8b qkv": (6144, 4096), "1b o": (2048, 2048), "1.5b down": (1536, 8960),
+            "8b o": (4096, 4096)}
 OTHER_MODELS = {"1.5b": Model("Qwen2.5-1.5B", 28, 1536, 8960, 12, 2, 128, 151_936),
                 "smollm2-135m": Model("SmolLM2-135M", 30, 576, 1536, 9, 3, 64, 49_152)}
 ALL_MODELS = MODELS | OTHER_MODELS
