@@ -35,8 +35,6 @@ class Few:
     # Blocks of a multiprocessor that registers allow, and codes in a warp's ring.
     blocks: int = 2
     ahead: int = 8192
-    # Warp instructions of a slice's copy: a turn has one, and a unit a slice for each four bits.
-    copy: int = 35
     # Shared memory of the smallest rings: `RINGS_MIN_BYTES`, few.rs.
     rings_min: int = 8 * 4 * (1024 + 512)
     # Warp instructions for 128 activations: of the first pass, and of the second.
@@ -58,7 +56,7 @@ class Few:
         groups = ceil(product.row_blocks(STRIP_ROWS * matrices) * cut / 8)
         blocks = min(groups, card.multiprocessors * self.resident(card, tokens, product.cols))
         resident, rounds = ceil(blocks / card.multiprocessors), groups / blocks
-        turn = loops.count(self.kernel, form.names) + (form.bits // 4 - 1) * self.copy
+        turn = loops.count(self.kernel, form.names)
         weights = form.bytes(product.all_rows, product.cols)
         own = ceil(units_of(product.cols) / cut)
         chain = form.bytes(STRIP_ROWS, own * UNIT_COLS)
@@ -69,7 +67,7 @@ class Few:
         strip = matrices * (max(wait, issue) + REDUCTION) / card.clock
         instructions = tokens * units_of(product.cols) * sum(self.staging) * resident
         activations = tokens * product.cols * 4
-        l2 = 2 * blocks * activations
+        l2 = blocks * activations
         staging, _ = slowest(l2=l2 / card.l2, latency=0.65e-6, issue=instructions / ISSUE / card.clock)
         stream = (weights - filled) / (STREAMED * card.dram)
         front, bound_front = slowest(staging=staging, memory=filled / card.dram)
