@@ -73,7 +73,13 @@ const KEY: &[Cases] = &[
         tokens: &[1, 4, 16, 64],
         keys: &[0],
     },
-    Cases { op: "matmul", shapes: &["8b logits"], formats: &["w8g32", "w4g32"], tokens: &[1, 16, 64], keys: &[0] },
+    Cases {
+        op: "matmul",
+        shapes: &["8b logits"],
+        formats: &["w8g32", "w4g32"],
+        tokens: &[1, 16, 64],
+        keys: &[0],
+    },
     Cases {
         op: "append+attention",
         shapes: &["8b", "1b"],
@@ -95,7 +101,13 @@ const KEY: &[Cases] = &[
         tokens: &[64, 2048],
         keys: &[0],
     },
-    Cases { op: "matmul", shapes: &["8b up"], formats: &["w8g128", "w4g32"], tokens: &[512, 2048], keys: &[0] },
+    Cases {
+        op: "matmul",
+        shapes: &["8b up"],
+        formats: &["w8g128", "w4g32"],
+        tokens: &[512, 2048],
+        keys: &[0],
+    },
     Cases { op: "attention", shapes: &["8b"], formats: &["F16"], tokens: &[2048], keys: &[2048] },
     Cases { op: "sample", shapes: &["8b"], formats: &["greedy", "drawn"], tokens: &[1, 16], keys: &[0] },
 ];
