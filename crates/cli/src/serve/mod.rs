@@ -16,7 +16,7 @@ use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ende
 use self::isolated::Added;
 use super::numbers::whole;
 use super::options::ModelOptions;
-use super::{Failure, env, input, output};
+use super::{Failure, env, input, notes, output};
 
 /// Upper limits of the options for sequences, requests and seconds.
 const SEQUENCES_MAX: usize = 4096;
@@ -107,6 +107,7 @@ pub struct Serve {
 impl Serve {
     /// Serves until SIGTERM or Ctrl-C; as a worker, until standard input ends.
     pub fn run(self) -> Result<(), Failure> {
+        notes::start();
         let keys = self.keys()?;
         if self.isolated || !self.add.is_empty() {
             return self.run_isolated(keys);

@@ -111,7 +111,7 @@ impl Front {
     }
 
     /// Forwards until `stop` is ready, then drains running requests and ends the processes. `note` gets a
-    /// line for each event of a process.
+    /// line for each event of a process; it runs on the thread of all requests, so it must not wait.
     ///
     /// # Errors
     /// [`ServeError::Restarts`] if a pinned model's process ends too often; [`ServeError::Threads`].
