@@ -35,6 +35,7 @@ use crate::api::meta_routes::{self, InPath};
 use crate::api::openapi;
 use crate::error::{ApiError, json_body, quoted};
 use crate::http::auth::{Guard, Phase};
+use crate::http::files;
 use crate::http::listen::{Listener, on_threads};
 use crate::http::middleware::gate;
 use crate::{Config, ServeError};
@@ -42,6 +43,14 @@ use worker::{Status, Worker};
 
 /// Idle time of a pooled connection to a process, below the process's own ([`Config::read_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Most idle connections in the pool of one process.
+const POOLED_MAX: usize = 16;
+/// Files of a process in the front, in addition to the connections of requests: its pipes, those of its
+/// start, a probe and the pool.
+const PROCESS_FILES: usize = 8 + POOLED_MAX;
+/// Files of a client's connection: its own, and one to a process.
+const CONNECTION_FILES: usize = 2;
 
 /// A model with a process of its own.
 #[derive(Clone, Debug)]
@@ -90,7 +99,10 @@ impl Front {
                 return Err(ServeError::Name(taken.clone()));
             }
         }
-        Ok(Front { listener: Listener::bind(&config)?, config, models, idle: None, restarts_max: 3 })
+        let reserve = PROCESS_FILES * models.len();
+        let connections_max = files::connections_within(config.connections_max, CONNECTION_FILES, reserve);
+        let listener = Listener::bind(&config, connections_max)?;
+        Ok(Front { listener, config, models, idle: None, restarts_max: 3 })
     }
 
     /// Idle time after which a model that is not pinned is unloaded.
@@ -108,6 +120,12 @@ impl Front {
     /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
+    }
+
+    /// Most open connections of clients: [`Config::connections_max`], or fewer under a low limit of open
+    /// files.
+    pub fn connections_max(&self) -> usize {
+        self.listener.connections_max()
     }
 
     /// Forwards until `stop` is ready, then drains running requests and ends the processes. `note` gets a
@@ -147,7 +165,8 @@ impl Front {
         };
         let routed = |guard: Arc<Guard>| {
             let mut client = Client::builder(TokioExecutor::new());
-            let client = client.pool_idle_timeout(IDLE_MAX).pool_timer(TokioTimer::new()).build_http();
+            client.pool_idle_timeout(IDLE_MAX).pool_max_idle_per_host(POOLED_MAX);
+            let client = client.pool_timer(TokioTimer::new()).build_http();
             routes(&Arc::new(Shared { guard, workers, client }))
         };
         let served = self.listener.serve(self.config, stop, routed).await;
