@@ -2,11 +2,14 @@
 //! restarted when it dies, hangs or loses its device. A [`Front`] forwards every request.
 //!
 //! A request is sent a second time if its process dies before the client has seen any of the answer; any
-//! other ends in one error. `worker` keeps one process alive, `forward` picks one for a request, `upstream`
-//! sends it, `relay` streams the answer back.
+//! other ends in one error. `worker` keeps one `process` alive: `probe` sends health checks, and
+//! `pulse` judges the missed ones. `forward` picks a process for a request, `upstream` sends it, and `relay`
+//! streams the answer back.
 
 mod forward;
 mod probe;
+mod process;
+mod pulse;
 mod relay;
 mod upstream;
 mod worker;
@@ -39,7 +42,7 @@ use crate::http::files;
 use crate::http::listen::{Listener, on_threads};
 use crate::http::middleware::gate;
 use crate::{Config, ServeError};
-use worker::{Status, Worker};
+use worker::Worker;
 
 /// Idle time of a pooled connection to a process, below the process's own ([`Config::read_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -218,11 +221,11 @@ fn routes(shared: &Arc<Shared>) -> Router {
 
 /// `/ready`: readiness of the pinned models.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    meta_routes::readiness(shared.guard.not_serving().or_else(|| {
-        let mut pinned = shared.workers.iter().filter(|worker| worker.pinned);
-        let loads = pinned.find(|worker| !matches!(worker.status(), Status::Up { .. }))?;
-        Some(format!("{} is being loaded", loads.name()))
-    }))
+    meta_routes::readiness(
+        shared.guard.not_serving().or_else(|| {
+            shared.workers.iter().filter(|worker| worker.pinned).find_map(|worker| worker.unready())
+        }),
+    )
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Response {

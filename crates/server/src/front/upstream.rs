@@ -1,5 +1,6 @@
 //! A request to a model's process, which can be sent again until the client has seen any of its answer.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,6 +13,7 @@ use hyper::body::{Bytes, Incoming};
 use super::Shared;
 use super::worker::{AtWork, Worker};
 use crate::error::{ApiError, LOST_HEADER};
+use crate::http::files;
 
 /// Headers of one connection, and those that the middleware has checked.
 const NOT_FORWARDED: &[HeaderName] = &[
@@ -45,6 +47,9 @@ impl UpstreamRequest {
     ) -> Result<(hyper::Response<Incoming>, u64), ApiError> {
         let attempts = if broken.is_some() { 1 } else { 2 };
         for _ in 0..attempts {
+            if broken.is_some_and(|run| !self.worker.repeats(run)) {
+                return Err(lost().never_retry());
+            }
             let up = match &self.at_work {
                 Some(_) => self.worker.up(broken).await,
                 None => self.worker.now(),
@@ -58,6 +63,9 @@ impl UpstreamRequest {
             *request.headers_mut() = kept(&self.parts.headers);
             match self.shared.client.request(request).await {
                 Ok(response) if !response.headers().contains_key(LOST_HEADER) => return Ok((response, run)),
+                Err(error) if is_shortage(&error) => {
+                    return Err(unavailable("the server is short of files".into()));
+                }
                 _ => broken = Some(run),
             }
         }
@@ -108,6 +116,18 @@ pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
 /// The error of a process that ended during the request.
 pub(super) fn lost() -> ApiError {
     ApiError::lost("the engine ended while it worked on this request").retry_after(5)
+}
+
+/// Whether a connection failed by a shortage of the front or the system.
+fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref().is_some_and(files::is_shortage) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn unavailable(reason: String) -> ApiError {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -179,6 +179,41 @@ fn a_lost_device_is_answered_for_by_the_next_process() {
     assert_ne!(seen, found.body, "a client hears something while the model is loaded again");
     let metrics = get(front.address, "/metrics").body;
     assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
+}
+
+/// The process computes, so its silence is no hang.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_busy_process_is_not_ready_and_is_kept() {
+    let (hangs, folder) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().expect("a folder"));
+    let address = process({
+        let hangs = Arc::clone(&hangs);
+        move |path, _| {
+            while path == "/ready" && hangs.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            of_itself(path).unwrap_or_default()
+        }
+    });
+    let starts = folder.path().join("starts");
+    // It computes a tenth of the time, until its input ends.
+    let script = format!(
+        "echo x >> '{}'; echo http://{address}; exec 3<&0; (cat <&3 > /dev/null; kill $$) & \
+         while :; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; sleep 0.2; done",
+        starts.display()
+    );
+    let front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    hangs.store(true, Ordering::SeqCst);
+    front.until("it is not ready", |front| {
+        let found = get(front.address, "/ready");
+        found.status == 503 && found.json()["reason"] == "first does not answer"
+    });
+    // Four checks more: a process that does not compute is ended by then.
+    std::thread::sleep(Duration::from_secs(26));
+    hangs.store(false, Ordering::SeqCst);
+    front.until("it is ready again", |front| get(front.address, "/ready").status == 200);
+    assert_eq!(std::fs::read_to_string(&starts).expect("starts"), "x\n", "the same process");
 }
 
 /// A permanently lost engine gives one error, without the marks for the front.
