@@ -1,8 +1,8 @@
 //! A front: one address for several processes. Each model has an engine in a process of its own, which is
 //! restarted when it dies, hangs or loses its device. A [`Front`] forwards every request.
 //!
-//! A request is sent a second time if its process dies before the client has seen any of the answer; any
-//! other ends in one error. `worker` keeps one `process` alive: `probe` sends health checks, and
+//! A request is sent a second time, and no third, if its process dies before the client has seen any of the
+//! answer; any other ends in one error. `worker` keeps one `process` alive: `probe` sends health checks, and
 //! `pulse` judges the missed ones. `forward` picks a process for a request, `upstream` sends it, and `relay`
 //! streams the answer back.
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -179,6 +179,44 @@ fn a_lost_device_is_answered_for_by_the_next_process() {
     assert_ne!(seen, found.body, "a client hears something while the model is loaded again");
     let metrics = get(front.address, "/metrics").body;
     assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
+}
+
+/// The first process ends before its answer begins, the second within it.
+#[test]
+fn a_request_that_was_at_work_at_two_ends_is_not_sent_again() {
+    type Answers = fn(usize) -> String;
+    let ends: [(&str, Answers); 3] = [
+        ("/v1/completions", |times| match times {
+            0 => String::new(),
+            1 => whole(&json!({})).trim_end_matches('}').to_owned(),
+            _ => whole(&json!({"text": "a third answer"})),
+        }),
+        ("/v1/chat/completions", |times| match times {
+            0 => String::new(),
+            1 => broken(": keep-alive\n\n"),
+            _ => streamed("data: 1\n\ndata: [DONE]\n\n"),
+        }),
+        ("/v1/messages", |times| match times {
+            0 | 1 => answer("503 Unavailable", "x-ottava-engine-lost: 1\r\n", "{}"),
+            _ => whole(&json!({"text": "a third answer"})),
+        }),
+    ];
+    for (path, answers) in ends {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let front = Fronted::over(move |asked, times| {
+            of_itself(asked).unwrap_or_else(|| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                answers(times)
+            })
+        });
+        let found = post(front.address, path, &json!({"prompt": "a"}));
+        assert!(found.body.contains("ended twice"), "{path}: {found:?}");
+        assert_eq!(sent.load(Ordering::SeqCst), 2, "{path}");
+        // The head of a stream has been sent before.
+        let retry = (found.status == 503).then_some("false");
+        assert_eq!(found.header("x-should-retry"), retry, "{path}: {found:?}");
+    }
 }
 
 /// The process computes, so its silence is no hang.
