@@ -18,8 +18,8 @@ const COMPLETIONS: &str = "/v1/completions";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A front that runs until it is dropped.
-struct Fronted {
-    address: SocketAddr,
+pub struct Fronted {
+    pub address: SocketAddr,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
@@ -34,6 +34,17 @@ impl Fronted {
         config.port = 0;
         config.keep_alive = Duration::from_millis(50);
         config.drain = drain;
+        Fronted::with(config, models, change)
+    }
+
+    /// A front of one server that runs already.
+    pub fn over_server(config: Config, server: SocketAddr) -> Fronted {
+        let front = Fronted::with(config, vec![model("first", &prints(server), true)], |front| front);
+        front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+        front
+    }
+
+    fn with(config: Config, models: Vec<Model>, change: impl FnOnce(Front) -> Front) -> Fronted {
         let front = change(Front::bind(config, models).expect("it listens"));
         let (address, (stop, stopped)) = (front.address(), mpsc::channel());
         let thread = std::thread::spawn(move || front.run(until(stopped), |_| {}));
@@ -53,6 +64,11 @@ impl Fronted {
             assert!(start.elapsed() < PATIENCE, "{what}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Sends the stop signal.
+    pub fn stop(&mut self) {
+        self.stop = None;
     }
 
     /// Stops the front and waits for its end.
