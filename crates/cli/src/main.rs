@@ -19,6 +19,7 @@ mod inspect;
 mod interrupt;
 mod list;
 mod memory;
+mod notes;
 mod numbers;
 mod options;
 mod output;
@@ -94,13 +95,14 @@ fn main() -> ExitCode {
         Err(error) => parse_result(&error),
     };
     let (message, code) = match result {
-        Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Closed) => (String::new(), ExitCode::SUCCESS),
         Err(Failure::Failed(message) | Failure::Output(message)) => (message, ExitCode::FAILURE),
         Err(Failure::Usage(message)) => (message, ExitCode::from(2)),
     };
     if !message.is_empty() {
         output::tell(format_args!("error: {message}"));
     }
+    notes::finish();
     code
 }
 

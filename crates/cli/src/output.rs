@@ -1,7 +1,7 @@
 //! Output to stdout and stderr: answers, progress bars, statistics, one-line messages, JSON.
 //!
-//! All output goes through this file. On a terminal, control characters from files, models and users are
-//! escaped (`visible`); a pipe gets stdout's bytes unchanged.
+//! All output goes through this file; `notes` queues a server's lines. On a terminal, control characters from
+//! files, models and users are escaped (`visible`); a pipe gets stdout's bytes unchanged.
 
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
@@ -11,17 +11,16 @@ use ottava::engine::{MemoryStats, Timings, Usage};
 use ottava::model::SidecarUse;
 use ottava::{EngineInfo, LoadProgress};
 
-use super::{Failure, visible};
+use super::{Failure, notes, visible};
 
 /// Whether to print progress and statistics: stderr is a terminal.
 pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Writes one line to stderr, shortened and escaped. A full or closed stderr is ignored.
+/// Writes one line to stderr, shortened and escaped; in a server through a queue (`notes`).
 pub fn tell(line: impl std::fmt::Display) {
-    let line = visible::one_line(&line.to_string()) + "\n";
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    notes::write(visible::one_line(&line.to_string()) + "\n");
 }
 
 /// Writes text to stdout and flushes. A closed pipe gives [`Failure::Closed`], not a panic.

@@ -2,178 +2,26 @@
 
 #![cfg(target_os = "linux")]
 
+mod serving;
 #[path = "../../../tests/tiny/mod.rs"]
 mod tiny;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use tiny::{Outcome, Tiny};
+use serde_json::Value;
+use serving::{LONG, PATIENCE, Serving, has, text};
+use tiny::Outcome;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Tokens of the model's context, and of an answer that runs long enough to be killed in the middle.
-const CONTEXT: u32 = 4096;
-const LONG: usize = 3000;
-
-/// The front and its folder. Dropping it kills the front.
-struct Front {
-    process: Child,
-    address: String,
-    model: std::path::PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Front {
-    fn start(more: &[&str]) -> Outcome<Front> {
-        let folder = tempfile::tempdir()?;
-        let model = folder.path().join("tiny.gguf");
-        let mut vocabulary = tiny::vocabulary::byte_level();
-        let shape = Tiny::narrow(1000);
-        vocabulary.pad(shape.vocab);
-        fs::write(
-            &model,
-            tiny::file_with(&shape, &[("context_length", CONTEXT)], |writer| {
-                vocabulary.describe(writer);
-                Ok(())
-            })?,
-        )?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
-        command.args(["serve", "--isolated", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
-        command.arg(&model).args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its own process group, as from a shell: Ctrl-C goes to the group.
-        command.process_group(0);
-        let mut process = command.spawn()?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line)?;
-        let address = line.trim().strip_prefix("http://").expect("an address").to_owned();
-        Ok(Front { process, address, model, _folder: folder })
-    }
-
-    /// Sends a request and returns status and body.
-    fn ask(&self, method: &str, path: &str, body: &Value) -> std::io::Result<(u16, String)> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let head = format!(
-            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",
-            self.address,
-            body.len()
-        );
-        stream.write_all((head + &body).as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        Ok((status.unwrap_or_else(|| panic!("{answer:?}")), body.to_owned()))
-    }
-
-    fn complete(&self, model: Option<&str>, tokens: usize, stream: bool) -> (u16, String) {
-        let body = json!({"model": model, "prompt": "abc", "max_tokens": tokens, "seed": 5, "ignore_eos": true, "stream": stream});
-        self.ask("POST", "/v1/completions", &body).expect("an answer")
-    }
-
-    /// Ids of the front's live child processes.
-    fn engines(&self) -> Vec<u32> {
-        let parent_is_front = |id: &u32| {
-            let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-            fields.next().is_some_and(|state| state != "Z")
-                && fields.next().and_then(|parent| parent.parse().ok()) == Some(self.process.id())
-        };
-        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        ids.filter(parent_is_front).collect()
-    }
-
-    fn kill_engines(&self) {
-        self.signal_engines("KILL");
-    }
-
-    fn signal_engines(&self, signal: &str) {
-        for id in self.engines() {
-            let _ = Command::new("/bin/sh")
-                .args(["-c", &format!("kill -{signal} {id}")])
-                .stderr(Stdio::null())
-                .status();
-        }
-    }
-
-    fn metrics(&self) -> String {
-        self.ask("GET", "/metrics", &Value::Null).expect("an answer").1
-    }
-
-    /// Sends SIGINT to the front's process group, as Ctrl-C does, once the front handles the signal.
-    fn interrupt(&self) -> std::io::Result<()> {
-        let status = || fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
-        let caught = |status: &str| {
-            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-        };
-        self.until("it listens to SIGINT", || caught(&status()) & 2 != 0);
-        let kill = format!("kill -INT -{}", self.process.id());
-        Command::new("/bin/sh").args(["-c", &kill]).status().map(|_| ())
-    }
-
-    /// Waits for the end of the front and returns its exit code and stderr.
-    fn end(&mut self) -> Outcome<(Option<i32>, String)> {
-        let start = Instant::now();
-        while self.process.try_wait()?.is_none() {
-            assert!(start.elapsed() < PATIENCE, "the front goes on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let mut told = String::new();
-        self.process.stderr.take().expect("a pipe").read_to_string(&mut told)?;
-        Ok((self.process.wait()?.code(), told))
-    }
-
-    fn until(&self, what: &str, is: impl Fn() -> bool) {
-        let start = Instant::now();
-        while !is() {
-            assert!(start.elapsed() < PATIENCE, "{what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Waits for `/ready` and a live worker: the front may not have noticed a kill yet.
-    fn until_ready(&self) {
-        self.until("it is ready", || {
-            let ready = self.ask("GET", "/ready", &Value::Null).is_ok_and(|(status, _)| status == 200);
-            ready && !self.engines().is_empty()
-        });
-    }
-
-    fn is_loaded(&self, name: &str) -> bool {
-        let (_, body) = self.ask("GET", &format!("/v1/models/{name}"), &Value::Null).expect("an answer");
-        serde_json::from_str::<Value>(&body).expect("JSON")["meta"]["loaded"] == true
-    }
-}
-
-fn text(body: &str) -> String {
-    let value: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
-    value["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned()
-}
-
-/// Whether the metrics have a line that begins with `name` and has this value.
-fn has(metrics: &str, name: &str, value: f64) -> bool {
-    let found = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse().ok());
-    metrics.lines().any(|line| line.starts_with(name) && found(line) == Some(value))
+/// Starts an isolated server with more options.
+fn isolated(more: &[&str]) -> Outcome<Serving> {
+    Serving::start(&[&["--isolated"], more].concat())
 }
 
 /// Kills the worker during an answer and returns the answer. `None` if the answer ended before the kill.
-fn killed_at_work(front: &Front) -> Option<(u16, String)> {
+fn killed_at_work(front: &Serving) -> Option<(u16, String)> {
     std::thread::scope(|scope| {
         let answer = scope.spawn(|| front.complete(None, LONG, false));
         front.until("the answer is at work or done", || {
@@ -192,7 +40,7 @@ fn killed_at_work(front: &Front) -> Option<(u16, String)> {
 /// An answer that is not streamed is computed again by a second worker.
 #[test]
 fn an_answer_that_nobody_has_seen_is_asked_for_again() -> Outcome {
-    let front = Front::start(&[])?;
+    let front = isolated(&[])?;
     let (status, body) = front.complete(None, LONG, false);
     assert_eq!(status, 200, "{body}");
     let start = Instant::now();
@@ -225,7 +73,7 @@ fn a_further_model_by_a_name_that_is_taken_is_refused() -> Outcome {
 /// Thirty kills at any moment: every request ends in an answer or one typed error, and the front survives.
 #[test]
 fn whatever_is_killed_every_request_ends() -> Outcome {
-    let front = Front::start(&["--restarts", "0"])?;
+    let front = isolated(&["--restarts", "0"])?;
     front.until_ready();
     let done = AtomicBool::new(false);
     let ends = std::thread::scope(|scope| {
@@ -280,7 +128,7 @@ fn whatever_is_killed_every_request_ends() -> Outcome {
 
 #[test]
 fn a_model_that_ends_again_and_again_is_given_up() -> Outcome {
-    let mut front = Front::start(&["--restarts", "3"])?;
+    let mut front = isolated(&["--restarts", "3"])?;
     for _ in 0..3 {
         front.until_ready();
         let engines = front.engines();
@@ -300,7 +148,7 @@ fn a_model_that_ends_again_and_again_is_given_up() -> Outcome {
 fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Outcome {
     let folder = tempfile::tempdir()?;
     let other = folder.path().join("other.gguf");
-    let front = Front::start(&["--idle-unload", "1", "--add", &format!("other={}", other.display())])?;
+    let front = isolated(&["--idle-unload", "1", "--add", &format!("other={}", other.display())])?;
     fs::copy(&front.model, &other)?;
     front.until_ready();
     let (_, body) = front.ask("GET", "/v1/models", &Value::Null)?;
@@ -330,7 +178,7 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
 #[test]
 fn ctrl_c_is_the_front_s_alone() -> Outcome {
     for at_work in [false, true] {
-        let mut front = Front::start(&["--restarts", "1", "--drain", "100"])?;
+        let mut front = isolated(&["--restarts", "1", "--drain", "100"])?;
         front.until("the engine starts", || !front.engines().is_empty());
         let begun = || has(&front.metrics(), "vllm:num_requests_running", 1.0);
         let answer = std::thread::scope(|scope| -> Outcome<_> {
@@ -356,7 +204,7 @@ fn ctrl_c_is_the_front_s_alone() -> Outcome {
 /// A killed front leaves no orphaned worker.
 #[test]
 fn an_engine_ends_with_its_front() -> Outcome {
-    let mut front = Front::start(&[])?;
+    let mut front = isolated(&[])?;
     front.until_ready();
     let engines = front.engines();
     assert_eq!(engines.len(), 1);
@@ -368,5 +216,26 @@ fn an_engine_ends_with_its_front() -> Outcome {
                 || !fs::exists(format!("/proc/{id}")).unwrap_or(true)
         })
     });
+    Ok(())
+}
+
+/// A stopped process computes nothing and answers nothing. The next one answers its requests.
+#[test]
+fn an_engine_that_hangs_is_not_ready_and_is_replaced() -> Outcome {
+    let front = isolated(&[])?;
+    front.until_ready();
+    let engines = front.engines();
+    front.signal_engines("STOP");
+    let (status, body) = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| front.complete(None, 5, false));
+        front.until("it is not ready", || {
+            let found = front.ask("GET", "/ready", &Value::Null);
+            found.is_ok_and(|(status, body)| status == 503 && body.contains("tiny does not answer"))
+        });
+        answer.join().expect("no panic")
+    });
+    assert_eq!((status, text(&body).is_empty()), (200, false), "{body}");
+    front.until_ready();
+    assert!(front.engines().iter().all(|id| !engines.contains(id)));
     Ok(())
 }

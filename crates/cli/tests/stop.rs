@@ -59,10 +59,13 @@ fn a_second_signal_ends_the_server_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join("tiny.gguf");
     std::fs::write(&model, tiny::llama().expect("a model")).expect("a file");
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    let signals = [("INT", 130), ("TERM", 143)];
+    let plain = signals.map(|(signal, code)| (None, signal, code));
+    let isolated = signals.map(|(signal, code)| (Some("--isolated"), signal, code));
+    for (kind, signal, code) in plain.into_iter().chain(isolated) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
         command.args(["serve", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
-        command.arg(&model).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg(&model).args(kind).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut server = Program(command.spawn().expect("starts"));
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
@@ -72,7 +75,7 @@ fn a_second_signal_ends_the_server_at_once() {
         std::thread::sleep(Duration::from_millis(500));
         assert!(server.0.try_wait().expect("a state").is_none(), "the first waits for who has begun");
         server.signal(signal);
-        assert_eq!(server.code(), Some(code));
+        assert_eq!(server.code(), Some(code), "{kind:?}");
     }
 }
 

@@ -28,7 +28,8 @@ pub struct Config {
     pub allowed_origins: Vec<String>,
     /// Largest body of a request, in bytes.
     pub body_max: usize,
-    /// Most open connections; further ones wait to be accepted.
+    /// Most open connections, within the limit of open files. Beyond it, a new connection closes the one that
+    /// has been idle for longest, or waits for a place.
     pub connections_max: usize,
     /// Timeout for a client's headers, and then for its body.
     pub read_timeout: Duration,

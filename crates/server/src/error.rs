@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ottava::ErrorKind;
 use serde_json::{Value, json};
@@ -65,6 +65,8 @@ pub(crate) struct ApiError {
     message: String,
     /// Seconds until a retry, for the header Retry-After.
     retry_after: Option<u32>,
+    /// Whether clients must not retry, for the header `x-should-retry` of OpenAI's and Anthropic's clients.
+    is_final: bool,
 }
 
 impl ApiError {
@@ -73,7 +75,7 @@ impl ApiError {
         if let Some((end, _)) = message.char_indices().nth(4 * QUOTED_MAX) {
             message.truncate(end);
         }
-        ApiError { status, kind, code: None, param: None, message, retry_after: None }
+        ApiError { status, kind, code: None, param: None, message, retry_after: None, is_final: false }
     }
 
     /// The error of a wrong field.
@@ -110,6 +112,11 @@ impl ApiError {
     pub(crate) fn retry_after(mut self, seconds: u32) -> ApiError {
         self.retry_after = Some(seconds);
         self
+    }
+
+    /// Forbids clients to retry.
+    pub(crate) fn never_retry(self) -> ApiError {
+        ApiError { is_final: true, retry_after: None, ..self }
     }
 
     /// Renames the field in an error of a converted request to this API's name for it.
@@ -226,6 +233,10 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, json_body(&self.to_json())).into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.is_final {
+            let name = HeaderName::from_static("x-should-retry");
+            response.headers_mut().insert(name, HeaderValue::from_static("false"));
         }
         if self.is_lost() {
             response.headers_mut().insert(LOST_HEADER, HeaderValue::from_static("1"));

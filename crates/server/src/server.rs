@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ottava::Engine;
 
+use crate::http::files;
 use crate::http::listen::{Listener, on_threads};
 use crate::state::{App, SCORES};
 use crate::{Config, ServeError, api};
@@ -28,12 +29,18 @@ impl Server {
     /// [`ServeError::Open`] for a public address without a key; [`ServeError::Listen`] if the address cannot
     /// be bound.
     pub fn bind(engine: Engine, config: Config) -> Result<Server, ServeError> {
-        Ok(Server { listener: Listener::bind(&config)?, engine, config })
+        let connections_max = files::connections_within(config.connections_max, 1, 0);
+        Ok(Server { listener: Listener::bind(&config, connections_max)?, engine, config })
     }
 
     /// The bound address, with the port that the system chose for 0.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
+    }
+
+    /// Most open connections: [`Config::connections_max`], or fewer under a low limit of open files.
+    pub fn connections_max(&self) -> usize {
+        self.listener.connections_max()
     }
 
     /// Answers until `stop` is ready, then refuses further requests and drains running ones for

@@ -1,5 +1,6 @@
 //! `ottava serve`: OpenAI's and Anthropic's APIs over HTTP.
 
+mod files;
 mod isolated;
 
 use std::net::{AddrParseError, IpAddr, Ipv4Addr};
@@ -16,7 +17,7 @@ use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ende
 use self::isolated::Added;
 use super::numbers::whole;
 use super::options::ModelOptions;
-use super::{Failure, env, input, output};
+use super::{Failure, env, input, notes, output};
 
 /// Upper limits of the options for sequences, requests and seconds.
 const SEQUENCES_MAX: usize = 4096;
@@ -107,6 +108,8 @@ pub struct Serve {
 impl Serve {
     /// Serves until SIGTERM or Ctrl-C; as a worker, until standard input ends.
     pub fn run(self) -> Result<(), Failure> {
+        notes::start();
+        files::raise_limit();
         let keys = self.keys()?;
         if self.isolated || !self.add.is_empty() {
             return self.run_isolated(keys);
@@ -125,7 +128,9 @@ impl Serve {
         }
         let engine = self.model.engine_of_many(scheduling)?;
         loads.store(false, Ordering::Relaxed);
-        let server = Server::bind((*engine).clone(), self.config(keys)).map_err(failed)?;
+        let config = self.config(keys);
+        let connections_max = config.connections_max;
+        let server = Server::bind((*engine).clone(), config).map_err(failed)?;
         let info = engine.info();
         output::tell(format_args!(
             "{} on {}: at most {} answers at once; contexts of {} tokens, room for {} tokens in all",
@@ -135,6 +140,9 @@ impl Serve {
             info.context_max,
             info.kv_pages * PAGE_TOKENS
         ));
+        if !worker {
+            tell_connections(server.connections_max(), connections_max);
+        }
         output::print_line(format_args!("http://{}", server.address()))?;
         let stop = async move { if worker { input_ended().await } else { asked_to_stop().await } };
         server.run(stop).map_err(failed)
@@ -148,7 +156,10 @@ impl Serve {
         let models =
             models.map_err(|error| Failure::Failed(format!("this program cannot be found: {error}")))?;
         let (restarts, idle) = (self.restarts, Duration::from_secs(self.idle_unload));
-        let mut front = Front::bind(self.config(keys), models).map_err(failed)?.restarts_max(restarts);
+        let config = self.config(keys);
+        let connections_max = config.connections_max;
+        let mut front = Front::bind(config, models).map_err(failed)?.restarts_max(restarts);
+        tell_connections(front.connections_max(), connections_max);
         if !idle.is_zero() {
             front = front.unload_after(idle);
         }
@@ -199,6 +210,15 @@ fn end_with_front(loads: Arc<AtomicBool>) {
     };
     // If the thread cannot start, the process ends once the model is loaded.
     let _ = std::thread::Builder::new().name("ottava-front".into()).spawn(watch);
+}
+
+/// Prints a note if the limit of open files allows fewer connections than `wanted`.
+fn tell_connections(connections: usize, wanted: usize) {
+    if connections < wanted {
+        output::tell(format_args!(
+            "note: {connections} connections at most: the limit of open files (ulimit -n) has no room for {wanted}"
+        ));
+    }
 }
 
 /// API keys of a file or a pipe.

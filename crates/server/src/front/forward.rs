@@ -2,6 +2,7 @@
 //! stream to `relay`.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
@@ -14,7 +15,7 @@ use serde::Deserialize;
 
 use super::Shared;
 use super::relay;
-use super::upstream::{UpstreamRequest, lost};
+use super::upstream::{UpstreamRequest, lost_again};
 use crate::error::ApiError;
 
 /// Forwards a request.
@@ -27,7 +28,7 @@ pub(super) async fn forward(
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     let worker = Arc::clone(shared.worker(model_of(&parts, &body).as_deref())?);
     let at_work = (parts.method == Method::POST).then(|| worker.begin());
-    let request = UpstreamRequest { shared, worker, parts, body, at_work };
+    let request = UpstreamRequest { shared, worker, parts, body, at_work, sends: AtomicUsize::new(0) };
     let (response, run) = request.send(None).await?;
     let is_stream = response
         .headers()
@@ -40,7 +41,7 @@ pub(super) async fn forward(
         Some(answer) => Some(answer),
         None => whole(request.send(Some(run)).await?.0).await,
     };
-    answer.map(|(head, body)| request.finish(head, body)).ok_or_else(lost)
+    answer.map(|(head, body)| request.finish(head, body)).ok_or_else(lost_again)
 }
 
 /// The body's field that selects the process.

@@ -1,12 +1,15 @@
 //! A front: one address for several processes. Each model has an engine in a process of its own, which is
 //! restarted when it dies, hangs or loses its device. A [`Front`] forwards every request.
 //!
-//! A request is sent a second time if its process dies before the client has seen any of the answer; any
-//! other ends in one error. `worker` keeps one process alive, `forward` picks one for a request, `upstream`
-//! sends it, `relay` streams the answer back.
+//! A request is sent a second time, and no third, if its process dies before the client has seen any of the
+//! answer; any other ends in one error. `worker` keeps one `process` alive: `probe` sends health checks, and
+//! `pulse` judges the missed ones. `forward` picks a process for a request, `upstream` sends it, and `relay`
+//! streams the answer back.
 
 mod forward;
 mod probe;
+mod process;
+mod pulse;
 mod relay;
 mod upstream;
 mod worker;
@@ -35,13 +38,22 @@ use crate::api::meta_routes::{self, InPath};
 use crate::api::openapi;
 use crate::error::{ApiError, json_body, quoted};
 use crate::http::auth::{Guard, Phase};
+use crate::http::files;
 use crate::http::listen::{Listener, on_threads};
 use crate::http::middleware::gate;
 use crate::{Config, ServeError};
-use worker::{Status, Worker};
+use worker::Worker;
 
 /// Idle time of a pooled connection to a process, below the process's own ([`Config::read_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Most idle connections in the pool of one process.
+const POOLED_MAX: usize = 16;
+/// Files of a process in the front, in addition to the connections of requests: its pipes, those of its
+/// start, a probe and the pool.
+const PROCESS_FILES: usize = 8 + POOLED_MAX;
+/// Files of a client's connection: its own, and one to a process.
+const CONNECTION_FILES: usize = 2;
 
 /// A model with a process of its own.
 #[derive(Clone, Debug)]
@@ -90,7 +102,10 @@ impl Front {
                 return Err(ServeError::Name(taken.clone()));
             }
         }
-        Ok(Front { listener: Listener::bind(&config)?, config, models, idle: None, restarts_max: 3 })
+        let reserve = PROCESS_FILES * models.len();
+        let connections_max = files::connections_within(config.connections_max, CONNECTION_FILES, reserve);
+        let listener = Listener::bind(&config, connections_max)?;
+        Ok(Front { listener, config, models, idle: None, restarts_max: 3 })
     }
 
     /// Idle time after which a model that is not pinned is unloaded.
@@ -110,8 +125,14 @@ impl Front {
         self.listener.address()
     }
 
+    /// Most open connections of clients: [`Config::connections_max`], or fewer under a low limit of open
+    /// files.
+    pub fn connections_max(&self) -> usize {
+        self.listener.connections_max()
+    }
+
     /// Forwards until `stop` is ready, then drains running requests and ends the processes. `note` gets a
-    /// line for each event of a process.
+    /// line for each event of a process; it runs on the thread of all requests, so it must not wait.
     ///
     /// # Errors
     /// [`ServeError::Restarts`] if a pinned model's process ends too often; [`ServeError::Threads`].
@@ -147,7 +168,8 @@ impl Front {
         };
         let routed = |guard: Arc<Guard>| {
             let mut client = Client::builder(TokioExecutor::new());
-            let client = client.pool_idle_timeout(IDLE_MAX).pool_timer(TokioTimer::new()).build_http();
+            client.pool_idle_timeout(IDLE_MAX).pool_max_idle_per_host(POOLED_MAX);
+            let client = client.pool_timer(TokioTimer::new()).build_http();
             routes(&Arc::new(Shared { guard, workers, client }))
         };
         let served = self.listener.serve(self.config, stop, routed).await;
@@ -199,11 +221,11 @@ fn routes(shared: &Arc<Shared>) -> Router {
 
 /// `/ready`: readiness of the pinned models.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    meta_routes::readiness(shared.guard.not_serving().or_else(|| {
-        let mut pinned = shared.workers.iter().filter(|worker| worker.pinned);
-        let loads = pinned.find(|worker| !matches!(worker.status(), Status::Up { .. }))?;
-        Some(format!("{} is being loaded", loads.name()))
-    }))
+    meta_routes::readiness(
+        shared.guard.not_serving().or_else(|| {
+            shared.workers.iter().filter(|worker| worker.pinned).find_map(|worker| worker.unready())
+        }),
+    )
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Response {

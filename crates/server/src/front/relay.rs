@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::upstream::{UpstreamRequest, kept, lost};
+use super::upstream::{UpstreamRequest, kept, lost, lost_again};
 use crate::answer::stream::{ANSWER_MARK, LOST_MARK, ending};
 use crate::error::{ApiError, stopping};
 use crate::http::auth::Phase;
@@ -82,11 +82,11 @@ impl Relay {
             Err(error) => self.fail(&error).await,
             Ok((response, _)) if response.status() != StatusCode::OK => match refusal(response).await {
                 Some(error) => self.end_with(&error).await,
-                None => self.fail(&lost()).await,
+                None => self.fail(&lost_again()).await,
             },
             Ok((response, _)) => match self.copy(response.into_body()).await? {
                 true => Ok(()),
-                false => self.fail(&lost()).await,
+                false => self.fail(&lost_again()).await,
             },
         }
     }

@@ -1,6 +1,8 @@
 //! A request to a model's process, which can be sent again until the client has seen any of its answer.
 
+use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -12,6 +14,10 @@ use hyper::body::{Bytes, Incoming};
 use super::Shared;
 use super::worker::{AtWork, Worker};
 use crate::error::{ApiError, LOST_HEADER};
+use crate::http::files;
+
+/// Most processes that get a request: two that end may have ended because of it.
+const SENDS_MAX: usize = 2;
 
 /// Headers of one connection, and those that the middleware has checked.
 const NOT_FORWARDED: &[HeaderName] = &[
@@ -34,17 +40,24 @@ pub(super) struct UpstreamRequest {
     pub(super) body: Bytes,
     /// Keeps the model loaded. Only POST requests have one.
     pub(super) at_work: Option<AtWork>,
+    /// Number of times that the request was sent.
+    pub(super) sends: AtomicUsize,
 }
 
 impl UpstreamRequest {
     /// Sends the request, and a second time if no answer begins or the engine is lost. `broken` is a run that
-    /// has failed before; the request is then sent once.
+    /// has failed before. A request is sent [`SENDS_MAX`] times in all.
     pub(super) async fn send(
         &self,
         mut broken: Option<u64>,
     ) -> Result<(hyper::Response<Incoming>, u64), ApiError> {
-        let attempts = if broken.is_some() { 1 } else { 2 };
-        for _ in 0..attempts {
+        loop {
+            if broken.is_some_and(|run| !self.worker.repeats(run)) {
+                return Err(lost().never_retry());
+            }
+            if self.sends.fetch_add(1, Ordering::Relaxed) >= SENDS_MAX {
+                return Err(lost_again());
+            }
             let up = match &self.at_work {
                 Some(_) => self.worker.up(broken).await,
                 None => self.worker.now(),
@@ -58,10 +71,12 @@ impl UpstreamRequest {
             *request.headers_mut() = kept(&self.parts.headers);
             match self.shared.client.request(request).await {
                 Ok(response) if !response.headers().contains_key(LOST_HEADER) => return Ok((response, run)),
+                Err(error) if is_shortage(&error) => {
+                    return Err(unavailable("the server is short of files".into()));
+                }
                 _ => broken = Some(run),
             }
         }
-        Err(lost())
     }
 
     /// The answer; in `/metrics` with the front's own counter.
@@ -108,6 +123,23 @@ pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
 /// The error of a process that ended during the request.
 pub(super) fn lost() -> ApiError {
     ApiError::lost("the engine ended while it worked on this request").retry_after(5)
+}
+
+/// The error of a request during which two processes ended.
+pub(super) fn lost_again() -> ApiError {
+    ApiError::lost("the engine ended twice while it worked on this request").never_retry()
+}
+
+/// Whether a connection failed by a shortage of the front or the system.
+fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref().is_some_and(files::is_shortage) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn unavailable(reason: String) -> ApiError {

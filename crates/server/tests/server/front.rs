@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ const COMPLETIONS: &str = "/v1/completions";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A front that runs until it is dropped.
-struct Fronted {
-    address: SocketAddr,
+pub struct Fronted {
+    pub address: SocketAddr,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
@@ -34,6 +34,17 @@ impl Fronted {
         config.port = 0;
         config.keep_alive = Duration::from_millis(50);
         config.drain = drain;
+        Fronted::with(config, models, change)
+    }
+
+    /// A front of one server that runs already.
+    pub fn over_server(config: Config, server: SocketAddr) -> Fronted {
+        let front = Fronted::with(config, vec![model("first", &prints(server), true)], |front| front);
+        front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+        front
+    }
+
+    fn with(config: Config, models: Vec<Model>, change: impl FnOnce(Front) -> Front) -> Fronted {
         let front = change(Front::bind(config, models).expect("it listens"));
         let (address, (stop, stopped)) = (front.address(), mpsc::channel());
         let thread = std::thread::spawn(move || front.run(until(stopped), |_| {}));
@@ -53,6 +64,11 @@ impl Fronted {
             assert!(start.elapsed() < PATIENCE, "{what}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Sends the stop signal.
+    pub fn stop(&mut self) {
+        self.stop = None;
     }
 
     /// Stops the front and waits for its end.
@@ -179,6 +195,79 @@ fn a_lost_device_is_answered_for_by_the_next_process() {
     assert_ne!(seen, found.body, "a client hears something while the model is loaded again");
     let metrics = get(front.address, "/metrics").body;
     assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
+}
+
+/// The first process ends before its answer begins, the second within it.
+#[test]
+fn a_request_that_was_at_work_at_two_ends_is_not_sent_again() {
+    type Answers = fn(usize) -> String;
+    let ends: [(&str, Answers); 3] = [
+        ("/v1/completions", |times| match times {
+            0 => String::new(),
+            1 => whole(&json!({})).trim_end_matches('}').to_owned(),
+            _ => whole(&json!({"text": "a third answer"})),
+        }),
+        ("/v1/chat/completions", |times| match times {
+            0 => String::new(),
+            1 => broken(": keep-alive\n\n"),
+            _ => streamed("data: 1\n\ndata: [DONE]\n\n"),
+        }),
+        ("/v1/messages", |times| match times {
+            0 | 1 => answer("503 Unavailable", "x-ottava-engine-lost: 1\r\n", "{}"),
+            _ => whole(&json!({"text": "a third answer"})),
+        }),
+    ];
+    for (path, answers) in ends {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let front = Fronted::over(move |asked, times| {
+            of_itself(asked).unwrap_or_else(|| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                answers(times)
+            })
+        });
+        let found = post(front.address, path, &json!({"prompt": "a"}));
+        assert!(found.body.contains("ended twice"), "{path}: {found:?}");
+        assert_eq!(sent.load(Ordering::SeqCst), 2, "{path}");
+        // The head of a stream has been sent before.
+        let retry = (found.status == 503).then_some("false");
+        assert_eq!(found.header("x-should-retry"), retry, "{path}: {found:?}");
+    }
+}
+
+/// The process computes, so its silence is no hang.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_busy_process_is_not_ready_and_is_kept() {
+    let (hangs, folder) = (Arc::new(AtomicBool::new(false)), tempfile::tempdir().expect("a folder"));
+    let address = process({
+        let hangs = Arc::clone(&hangs);
+        move |path, _| {
+            while path == "/ready" && hangs.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            of_itself(path).unwrap_or_default()
+        }
+    });
+    let starts = folder.path().join("starts");
+    // It computes a tenth of the time, until its input ends.
+    let script = format!(
+        "echo x >> '{}'; echo http://{address}; exec 3<&0; (cat <&3 > /dev/null; kill $$) & \
+         while :; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; sleep 0.2; done",
+        starts.display()
+    );
+    let front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    hangs.store(true, Ordering::SeqCst);
+    front.until("it is not ready", |front| {
+        let found = get(front.address, "/ready");
+        found.status == 503 && found.json()["reason"] == "first does not answer"
+    });
+    // Four checks more: a process that does not compute is ended by then.
+    std::thread::sleep(Duration::from_secs(26));
+    hangs.store(false, Ordering::SeqCst);
+    front.until("it is ready again", |front| get(front.address, "/ready").status == 200);
+    assert_eq!(std::fs::read_to_string(&starts).expect("starts"), "x\n", "the same process");
 }
 
 /// A permanently lost engine gives one error, without the marks for the front.

@@ -1,5 +1,6 @@
 //! Keys, hosts, origins, sizes.
 
+use ottava::EngineConfig;
 use serde_json::{Value, json};
 
 use super::Running;
@@ -85,47 +86,53 @@ fn every_field_of_the_document_is_one_and_none_that_says_what_answers_follow_is_
 
 #[test]
 fn every_route_needs_the_key_but_what_says_that_the_server_lives() {
-    let server = Running::with(|config| config.keys = vec!["right-key".into(), "other".into()]);
-    for (method, path) in ROUTES {
-        let path = path.replace("{id}", "x");
-        let wrong: [&[(&str, &str)]; 7] = [
-            &[],
-            &[("authorization", "Bearer wrong")],
-            &[("authorization", "Bearer RIGHT-KEY")],
-            &[("authorization", "Bearer ")],
-            &[("authorization", "right-key")],
-            &[("x-api-key", "right-ke")],
-            &[("authorization", "Basic right-key")],
-        ];
-        for headers in wrong {
-            let answer = raw(server.address, &request(method, &path, headers, ""));
-            let expected = if OPEN.contains(&path.as_str()) { 200 } else { 401 };
-            assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
-            if expected == 401 {
-                let error = &answer.json()["error"];
-                let other = path.starts_with("/v1/messages");
-                let (name, value) =
-                    if other { ("type", "authentication_error") } else { ("code", "invalid_api_key") };
-                assert_eq!(error[name], value, "{method} {path}");
+    for server in Running::both(EngineConfig::default(), |config| {
+        config.keys = vec!["right-key".into(), "other".into()]
+    }) {
+        for (method, path) in ROUTES {
+            let path = path.replace("{id}", "x");
+            let wrong: [&[(&str, &str)]; 7] = [
+                &[],
+                &[("authorization", "Bearer wrong")],
+                &[("authorization", "Bearer RIGHT-KEY")],
+                &[("authorization", "Bearer ")],
+                &[("authorization", "right-key")],
+                &[("x-api-key", "right-ke")],
+                &[("authorization", "Basic right-key")],
+            ];
+            for headers in wrong {
+                let answer = raw(server.address, &request(method, &path, headers, ""));
+                let expected = if OPEN.contains(&path.as_str()) { 200 } else { 401 };
+                assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
+                if expected == 401 {
+                    let error = &answer.json()["error"];
+                    let other = path.starts_with("/v1/messages");
+                    let (name, value) =
+                        if other { ("type", "authentication_error") } else { ("code", "invalid_api_key") };
+                    assert_eq!(error[name], value, "{method} {path}");
+                }
             }
-        }
-        for right in [("authorization", "Bearer right-key"), ("x-api-key", "other")] {
-            assert_ne!(
-                raw(server.address, &request(method, &path, &[right], "")).status,
-                401,
-                "{method} {path}"
-            );
-        }
-        // No other spelling of a path bypasses the middleware.
-        for other in
-            [format!("/{path}"), format!("{path}/"), path.replacen('/', "/%2e/", 1), format!("/x/..{path}")]
-        {
-            let answer = raw(server.address, &request(method, &other, &[], ""));
-            assert!(
-                answer.status == 401 || OPEN.contains(&other.as_str()),
-                "{method} {other}: {}",
-                answer.status
-            );
+            for right in [("authorization", "Bearer right-key"), ("x-api-key", "other")] {
+                assert_ne!(
+                    raw(server.address, &request(method, &path, &[right], "")).status,
+                    401,
+                    "{method} {path}"
+                );
+            }
+            // No other spelling of a path bypasses the middleware.
+            for other in [
+                format!("/{path}"),
+                format!("{path}/"),
+                path.replacen('/', "/%2e/", 1),
+                format!("/x/..{path}"),
+            ] {
+                let answer = raw(server.address, &request(method, &other, &[], ""));
+                assert!(
+                    answer.status == 401 || OPEN.contains(&other.as_str()),
+                    "{method} {other}: {}",
+                    answer.status
+                );
+            }
         }
     }
 }
@@ -213,35 +220,39 @@ fn a_star_stands_for_all_sites() {
 
 #[test]
 fn a_body_may_have_four_mebibytes() {
-    let server = Running::with(|_| {});
-    let of = |bytes: usize| json!({"content": "a ".repeat(bytes / 2)});
-    let frame = of(0).to_string().len();
-    let status = |bytes: usize| post(server.address, "/tokenize", &of(bytes - frame)).status;
-    assert_eq!([status(4 << 20), status((4 << 20) + 2)], [200, 413]);
+    for server in Running::both(EngineConfig::default(), |_| {}) {
+        let of = |bytes: usize| json!({"content": "a ".repeat(bytes / 2)});
+        let frame = of(0).to_string().len();
+        let status = |bytes: usize| post(server.address, "/tokenize", &of(bytes - frame)).status;
+        assert_eq!([status(4 << 20), status((4 << 20) + 2)], [200, 413]);
+    }
 }
 
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_is_read() {
-    let server = Running::with(|config| config.body_max = 1000);
-    let long = json!({"prompt": "x".repeat(1000)});
-    let answer = post(server.address, "/v1/completions", &long);
-    assert_eq!(answer.status, 413);
-    let promised = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n";
-    assert_eq!(raw(server.address, promised).status, 413);
-    let mut chunked =
-        b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
-    for _ in 0..11 {
-        chunked.extend(format!("64\r\n{}\r\n", "x".repeat(100)).into_bytes());
+    for server in Running::both(EngineConfig::default(), |config| config.body_max = 1000) {
+        let long = json!({"prompt": "x".repeat(1000)});
+        let answer = post(server.address, "/v1/completions", &long);
+        assert_eq!(answer.status, 413);
+        let promised =
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n";
+        assert_eq!(raw(server.address, promised).status, 413);
+        let mut chunked =
+            b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        for _ in 0..11 {
+            chunked.extend(format!("64\r\n{}\r\n", "x".repeat(100)).into_bytes());
+        }
+        chunked.extend(b"0\r\n\r\n");
+        assert_eq!(raw(server.address, &chunked).status, 413);
     }
-    chunked.extend(b"0\r\n\r\n");
-    assert_eq!(raw(server.address, &chunked).status, 413);
 }
 
 #[test]
 fn old_probes_that_name_no_host_are_answered() {
-    let server = Running::with(|_| {});
-    assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\n\r\n").status, 200);
-    assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\nhost: example.com\r\n\r\n").status, 403);
+    for server in Running::both(EngineConfig::default(), |_| {}) {
+        assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\n\r\n").status, 200);
+        assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\nhost: example.com\r\n\r\n").status, 403);
+    }
 }
 
 #[test]

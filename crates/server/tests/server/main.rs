@@ -53,6 +53,8 @@ fn follows(value: &Value) -> bool {
 struct Running {
     address: SocketAddr,
     engine: Engine,
+    #[cfg(unix)]
+    front: Option<front::Fronted>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -81,6 +83,36 @@ impl Running {
         Running::of_model(model.expect("a model"), EngineConfig::default(), |_| {})
     }
 
+    /// A plain server, and one that is the worker of a front.
+    fn both(scheduling: EngineConfig, change: impl Fn(&mut Config)) -> Vec<Running> {
+        vec![
+            Running::of(scheduling, &change),
+            #[cfg(unix)]
+            Running::isolated(scheduling, &change),
+        ]
+    }
+
+    /// A server as the worker of a front, at the front's address.
+    #[cfg(unix)]
+    fn isolated(scheduling: EngineConfig, change: impl Fn(&mut Config)) -> Running {
+        let mut config = Config::default();
+        config.port = 0;
+        change(&mut config);
+        let mut worker = Running::of(scheduling, |config| {
+            change(config);
+            // As `ottava serve --isolated` changes it.
+            config.marks_answers = true;
+            config.drain = std::time::Duration::ZERO;
+            config.allowed_hosts.clear();
+            config.allowed_origins.clear();
+            config.connections_max *= 2;
+        });
+        let front = front::Fronted::over_server(config, worker.address);
+        worker.address = front.address;
+        worker.front = Some(front);
+        worker
+    }
+
     fn of_model(model: Vec<u8>, scheduling: EngineConfig, change: impl FnOnce(&mut Config)) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tiny.gguf");
@@ -93,16 +125,30 @@ impl Running {
         let server = Server::bind(engine.clone(), config).expect("it listens");
         let (address, (stop, stopped)) = (server.address(), mpsc::channel());
         let thread = std::thread::spawn(move || server.run(until(stopped)).expect("it runs"));
-        Running { address, engine, stop: Some(stop), thread: Some(thread) }
+        Running {
+            address,
+            engine,
+            #[cfg(unix)]
+            front: None,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
-    /// Sends the stop signal.
+    /// Sends the stop signal, to the front if there is one.
     fn stop(&mut self) {
+        #[cfg(unix)]
+        if let Some(front) = &mut self.front {
+            front.stop();
+            return;
+        }
         self.stop = None;
     }
 
     /// Waits for the server's end.
     fn join(mut self) {
+        #[cfg(unix)]
+        drop(self.front.take());
         self.stop = None;
         self.thread.take().map(JoinHandle::join).transpose().expect("the server did not panic");
     }
@@ -110,6 +156,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        #[cfg(unix)]
+        drop(self.front.take());
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the server has already failed the test.
