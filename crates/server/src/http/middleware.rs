@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, stopping};
 use crate::http::auth::{Guard, Phase};
-use crate::http::{cors, limits};
+use crate::http::{cors, encoding, limits};
 use crate::ids::random_hex;
 use crate::state::App;
 
@@ -95,6 +95,7 @@ async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> 
     if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
         return Err(stopping());
     }
+    encoding::check(request.headers())?;
     // Without configured keys all clients share the cache, whatever key they send.
     let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
     let (mut parts, body) = request.into_parts();

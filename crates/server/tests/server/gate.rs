@@ -131,6 +131,21 @@ fn every_route_needs_the_key_but_what_says_that_the_server_lives() {
 }
 
 #[test]
+fn a_compressed_body_is_refused_by_its_coding() {
+    let server = Running::with(|_| {});
+    for (method, path) in ROUTES.iter().filter(|(method, _)| *method == "POST") {
+        for coding in ["gzip", "br", "zstd", "deflate", "identity, gzip"] {
+            let answer = raw(server.address, &request(method, path, &[("content-encoding", coding)], "{}"));
+            assert_eq!(answer.status, 415, "{path}");
+            let name = coding.split(' ').next_back().unwrap_or_default();
+            assert!(answer.json()["error"]["message"].to_string().contains(name), "{path}: {answer:?}");
+        }
+    }
+    let plain = request("POST", "/tokenize", &[("content-encoding", "identity")], r#"{"content": "a"}"#);
+    assert_eq!(raw(server.address, &plain).status, 200);
+}
+
+#[test]
 fn requests_for_another_host_or_of_another_site_are_refused() {
     let server = Running::with(|config| {
         config.allowed_hosts = vec!["models.example".into()];

@@ -172,6 +172,32 @@ fn as_many_stop_texts_and_choices_as_editors_send_are_accepted() {
 }
 
 #[test]
+fn a_byte_order_mark_is_skipped_and_another_encoding_is_named() {
+    let server = Running::with(|_| {});
+    let send = |path: &str, body: &[u8]| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        raw(server.address, &[head.as_bytes(), body].concat())
+    };
+    let tokenize = ("/tokenize", json!({"content": "a"}), "add_special");
+    for (path, body, limit) in asked().into_iter().chain([tokenize]) {
+        let body = if path == "/tokenize" { body } else { with(body, json!({limit: 1})) };
+        let marked = format!("\u{feff}{body}");
+        assert_eq!(send(path, marked.as_bytes()).status, 200, "{path}");
+        for text in [marked, body.to_string()] {
+            for order in [u16::to_le_bytes, u16::to_be_bytes] {
+                let bytes: Vec<u8> = text.encode_utf16().flat_map(order).collect();
+                let answer = send(path, &bytes);
+                assert_eq!(answer.status, 400, "{path}");
+                assert!(answer.body.contains("expected UTF-8, found UTF-16"), "{path}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_body_that_is_no_request_is_refused() {
     let server = Running::with(|_| {});
     let deep = "[".repeat(100_000);
