@@ -28,10 +28,13 @@ pub struct Config {
     pub allowed_origins: Vec<String>,
     /// Largest body of a request, in bytes.
     pub body_max: usize,
-    /// Most open connections; further ones wait to be accepted.
+    /// Most open connections. A further one closes the connection that has been idle the longest, or waits.
     pub connections_max: usize,
-    /// Timeout for a client's headers, and then for its body.
+    /// Timeout for a connection's first byte, for a client's headers from their first byte, and then for its
+    /// body.
     pub read_timeout: Duration,
+    /// Time after an answer in which a connection may be reused.
+    pub idle_timeout: Duration,
     /// Longest time that a client may leave an answer unread before its connection is cut.
     pub write_timeout: Duration,
     /// Time limit of an answer, queue included; `None` is no limit.
@@ -65,6 +68,8 @@ impl Default for Config {
             body_max: 4 << 20,
             connections_max: 1024,
             read_timeout: Duration::from_secs(10),
+            // Longer than load balancers keep their connections, most of them for 60 s, some for 600.
+            idle_timeout: Duration::from_secs(620),
             write_timeout: Duration::from_secs(30),
             request_timeout: None,
             keep_alive: Duration::from_secs(15),

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 
 use crate::http::auth::{Guard, Phase};
+use crate::http::connection;
+use crate::http::idle::{Activity, IdleQueue, Timeouts};
 use crate::{Config, ServeError};
 
 /// Pause after a failed accept, when the system lacks files or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Pause before another idle connection is closed for a client that still waits.
+const CLOSE_AGAIN: Duration = Duration::from_millis(50);
+/// Most connections, a bound of the semaphore's type.
+const CONNECTIONS_MAX: usize = 1 << 24;
 /// Longest time for aborted answers to send their error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -75,13 +76,16 @@ impl Listener {
         let listener = tokio::net::TcpListener::from_std(self.socket)
             .map_err(|source| ServeError::Listen { address, source })?;
         let (phase, watched) = watch::channel(Phase::Serving);
-        let guard = Arc::new(Guard::new(config, watched));
+        let guard = Arc::new(Guard::new(config, watched.clone()));
+        let most = guard.config.connections_max.clamp(1, CONNECTIONS_MAX);
         let connections = Connections {
             routes: routes(Arc::clone(&guard)),
-            graceful: GracefulShutdown::new(),
-            room: Arc::new(Semaphore::new(guard.config.connections_max.max(1))),
-            read_timeout: guard.config.read_timeout,
+            most,
+            room: Arc::new(Semaphore::new(most)),
+            idle: Arc::new(IdleQueue::default()),
+            timeouts: Timeouts { head: guard.config.read_timeout, idle: guard.config.idle_timeout },
             write_timeout: guard.config.write_timeout,
+            phase: watched,
         };
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -93,7 +97,7 @@ impl Listener {
         drop(listener);
         // A send without receivers fails, which is harmless.
         let _ = phase.send(Phase::Draining);
-        let mut ended = std::pin::pin!(connections.graceful.shutdown());
+        let mut ended = std::pin::pin!(connections.ended());
         if timeout(guard.config.drain, &mut ended).await.is_err() {
             let _ = phase.send(Phase::Ending);
             let _ = timeout(LAST_WORDS, ended).await;
@@ -104,37 +108,54 @@ impl Listener {
 
 struct Connections {
     routes: Router,
-    graceful: GracefulShutdown,
+    /// Permits of `room`.
+    most: usize,
     room: Arc<Semaphore>,
-    read_timeout: Duration,
+    idle: Arc<IdleQueue>,
+    timeouts: Timeouts,
     write_timeout: Duration,
+    phase: watch::Receiver<Phase>,
 }
 
 impl Connections {
     async fn accept(&self, listener: &tokio::net::TcpListener) {
-        // The semaphore is never closed.
-        let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => self.serve(stream, room),
+            Ok((stream, _)) => {
+                if let Some(room) = self.room().await {
+                    self.serve(stream, room);
+                }
+            }
             Err(_) => sleep(ACCEPT_AGAIN).await,
         }
     }
 
-    fn serve(&self, stream: TcpStream, room: tokio::sync::OwnedSemaphorePermit) {
-        // Tokens are sent one by one, so Nagle's algorithm would delay them.
-        let _ = stream.set_nodelay(true);
-        // Readers that never read must not hold a connection for ever.
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.write_timeout));
-        let service = TowerToHyperService::new(self.routes.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.read_timeout)
-            .serve_connection(TokioIo::new(Box::pin(stream)), service);
-        let connection = self.graceful.watch(connection);
+    /// Room for a connection. If there is none, the connections that have been idle the longest are closed,
+    /// one by one, because a request may come on one that is to be closed.
+    async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
+            return Some(room);
+        }
+        let mut room = std::pin::pin!(Arc::clone(&self.room).acquire_owned());
+        loop {
+            self.idle.end_oldest();
+            if let Ok(room) = timeout(CLOSE_AGAIN, &mut room).await {
+                // The semaphore is never closed.
+                return room.ok();
+            }
+        }
+    }
+
+    /// Ready when all connections have ended.
+    async fn ended(&self) {
+        let _ = self.room.acquire_many(self.most as u32).await;
+    }
+
+    fn serve(&self, stream: TcpStream, room: OwnedSemaphorePermit) {
+        let activity = Activity::new(Arc::clone(&self.idle), self.timeouts);
+        let (routes, phase) = (self.routes.clone(), self.phase.clone());
+        let connection = connection::serve(stream, routes, activity, self.write_timeout, phase);
         tokio::spawn(async move {
-            // Connection errors are visible to the client alone.
-            let _ = connection.await;
+            connection.await;
             drop(room);
         });
     }

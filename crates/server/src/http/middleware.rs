@@ -11,12 +11,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, stopping};
 use crate::http::auth::{Guard, Phase};
+use crate::http::path::OPEN;
 use crate::http::{cors, encoding, limits};
 use crate::ids::random_hex;
 use crate::state::App;
 
-/// Routes without a key: liveness tells nothing about the model.
-const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
 /// The chat page; its script prompts for the key.
 const PAGE: &str = "/";
 /// Prefix of the routes with Anthropic's form of errors.

@@ -198,6 +198,30 @@ fn a_byte_order_mark_is_skipped_and_another_encoding_is_named() {
 }
 
 #[test]
+fn base_urls_without_v1_with_it_twice_or_with_a_slash_are_answered() {
+    let server = Running::with(|_| {});
+    for (path, body, limit) in asked() {
+        let body = with(body, json!({limit: 1}));
+        let short = path.strip_prefix("/v1").expect("a route of an API");
+        for other in [short.to_owned(), format!("{path}/"), format!("/{path}"), format!("/v1{path}")] {
+            let answer = post(server.address, &other, &body);
+            assert_eq!(answer.status, 200, "{other}: {answer:?}");
+            let mut wrong = body.clone();
+            wrong[limit] = "x".into();
+            let error = post(server.address, &other, &wrong).json();
+            assert_eq!(error, post(server.address, path, &wrong).json(), "{other}");
+        }
+    }
+    for path in ["/models", "/models/", "//v1/models", "/v1/v1/models"] {
+        assert_eq!(get(server.address, path).json(), get(server.address, "/v1/models").json(), "{path}");
+    }
+    let unknown = get(server.address, "/api/v1/chat/completions");
+    assert_eq!((unknown.status, unknown.json()["error"]["code"].clone()), (404, "unknown_route".into()));
+    let message = unknown.json()["error"]["message"].to_string();
+    assert!(message.contains("expected /v1/chat/completions"), "{message}");
+}
+
+#[test]
 fn a_body_that_is_no_request_is_refused() {
     let server = Running::with(|_| {});
     let deep = "[".repeat(100_000);
