@@ -11,8 +11,9 @@ python3 -c 'import venv, ensurepip' 2> /dev/null || ci/packages.sh python3-venv
 # Without its dependencies, which run models; only its schema files are used.
 "$clients/python/bin/pip" install -q --no-deps bfcl-eval
 if command -v npm > /dev/null; then
-    npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
-    cp ci/server/*.mjs "$clients/"
+    cp ci/server/package.json ci/server/package-lock.json ci/server/*.mjs "$clients/"
+    # The versions and hashes of the lock file; `npm update` in ci/server raises them.
+    npm ci --silent --no-fund --no-audit --ignore-scripts --prefix "$clients" > /dev/null
 fi
 browser() { command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }
 browser > /dev/null || ci/packages.sh chromium-headless-shell || true

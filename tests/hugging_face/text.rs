@@ -510,6 +510,19 @@ fn the_chat_template_is_found_wherever_it_is() -> Outcome {
         let template =
             ChatTemplate::from_checkpoint(&*checkpoint, tokenizer.vocab())?.ok_or("no template")?;
         assert_eq!(template.render(&[Message::new("user", "hi")], &Default::default())?, "<user>hi");
+        // Editors on Windows mark a text as UTF-8.
+        for file in folder.path().read_dir()? {
+            let path = file?.path();
+            if path.extension().is_some_and(|kind| kind == "json" || kind == "jinja") {
+                let text = std::fs::read_to_string(&path)?;
+                std::fs::write(&path, format!("\u{feff}{text}"))?;
+            }
+        }
+        let checkpoint = checkpoint::open(folder.path(), &OpenOptions::default())?;
+        let tokenizer = Tokenizer::from_checkpoint(&*checkpoint)?;
+        let template =
+            ChatTemplate::from_checkpoint(&*checkpoint, tokenizer.vocab())?.ok_or("no template")?;
+        assert_eq!(template.render(&[Message::new("user", "hi")], &Default::default())?, "<user>hi");
     }
     let without = Folder::of("llama")?.write()?;
     let checkpoint = checkpoint::open(without.path(), &OpenOptions::default())?;

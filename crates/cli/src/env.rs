@@ -1,9 +1,15 @@
-//! All environment variables that the program's own code reads. The build script also reads those of CUDA,
-//! and the HTTP client those of proxies.
+//! All environment variables that the program's own code reads. The build script also reads those of CUDA.
 
 use std::path::{Path, PathBuf};
 
 use super::{Failure, input};
+
+/// Variables of proxies, by the scheme of the hub's address, in the order in which they count. One of the
+/// other scheme counts last, so that no proxy that is set is bypassed.
+const PROXIES: [&str; 6] =
+    ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "http_proxy", "HTTP_PROXY"];
+const PLAIN_PROXIES: [&str; 6] =
+    ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"];
 
 /// The cache folder: `OTTAVA_CACHE`, else `XDG_CACHE_HOME/ottava`, else `HOME/.cache/ottava`. `None` if none
 /// of the variables is set.
@@ -16,16 +22,45 @@ pub fn cache_folder() -> Option<PathBuf> {
 /// The Hugging Face hub's address: `HF_ENDPOINT`, else the public one.
 pub fn hub_endpoint() -> Result<String, Failure> {
     let name = "HF_ENDPOINT";
-    let Some(address) = text(name)? else { return Ok("https://huggingface.co".into()) };
+    let Some(address) = trimmed(name)? else { return Ok("https://huggingface.co".into()) };
     if !["http://", "https://"].iter().any(|scheme| address.starts_with(scheme)) {
         return Err(Failure::Usage(format!("{name}: expected http://… or https://…, found {address}")));
     }
     Ok(address.trim_end_matches('/').into())
 }
 
-/// The hub's access token: `HF_TOKEN`.
+/// The hub's access token: `HF_TOKEN`. White space around it is dropped: files of tokens end with a line
+/// break.
 pub fn hub_token() -> Result<Option<String>, Failure> {
-    text("HF_TOKEN")
+    let name = "HF_TOKEN";
+    let token = trimmed(name)?;
+    // The message leaves the token out: it is a secret.
+    match token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        true => Err(Failure::Usage(format!("{name}: expected ASCII characters without white space"))),
+        false => Ok(token),
+    }
+}
+
+/// The proxy of downloads: the variable's name and its text.
+pub fn proxy(is_https: bool) -> Result<Option<(&'static str, String)>, Failure> {
+    for name in if is_https { PROXIES } else { PLAIN_PROXIES } {
+        if let Some(address) = trimmed(name)? {
+            return Ok(Some((name, address)));
+        }
+    }
+    Ok(None)
+}
+
+/// The hosts without a proxy: `NO_PROXY`, in either case.
+pub fn no_proxy() -> Result<String, Failure> {
+    let found = trimmed("no_proxy")?.map_or_else(|| trimmed("NO_PROXY"), |found| Ok(Some(found)));
+    Ok(found?.unwrap_or_default())
+}
+
+/// A file and folders of certificate authorities: `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+pub fn authorities() -> (Option<PathBuf>, Vec<PathBuf>) {
+    let folders = std::env::var_os("SSL_CERT_DIR").filter(|value| !value.is_empty());
+    (path("SSL_CERT_FILE"), folders.iter().flat_map(std::env::split_paths).collect())
 }
 
 /// API keys of the server's clients, one per line: `OTTAVA_API_KEY`. No keys if it is unset or empty. A value
@@ -65,6 +100,12 @@ fn is_executable(path: &Path) -> bool {
 
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// A variable's text without white space around it, or `None` if nothing is left.
+fn trimmed(name: &str) -> Result<Option<String>, Failure> {
+    let text = text(name)?;
+    Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
 /// A variable's text, or `None` if it is unset or empty. A value that is not UTF-8 is an error.

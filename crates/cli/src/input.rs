@@ -16,6 +16,8 @@ use super::{Failure, output};
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Name of standard input in messages.
 pub const STDIN: &str = "standard input";
+/// Byte-order mark, which editors on Windows write at the start of a text.
+const MARK: char = '\u{feff}';
 /// Time in milliseconds that `TEXT` waits for the first byte of piped input before it is left out.
 const SILENCE_MS: u16 = 5000;
 
@@ -97,7 +99,12 @@ fn only_dash(text: &str) -> Result<String, String> {
     if text == "-" { Ok(text.to_owned()) } else { Err("expected one TEXT: put it in quotes".into()) }
 }
 
+/// The reason against a text that is not UTF-8 from byte `at` on. A byte-order mark tells UTF-16, which
+/// PowerShell writes.
 fn not_utf8(bytes: &[u8], at: usize) -> String {
+    if at == 0 && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
+        return "expected UTF-8, found UTF-16".into();
+    }
     let byte = bytes.get(at).copied().unwrap_or_default();
     format!("the byte at offset {at} is not UTF-8 (0x{byte:02x})")
 }
@@ -126,9 +133,10 @@ pub fn read_path_within(path: &Path, most: usize) -> Result<String, Failure> {
     read(file, &path.display().to_string(), most)
 }
 
-/// API keys of a text, one per line. A text without a key is an error, which has the text's `name`.
+/// API keys of a text, one per line. Lines that begin with `#` are comments. A text without a key is an error,
+/// which has the text's `name`.
 pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let keys: Vec<String> = lines.map(str::to_owned).collect();
     match keys.is_empty() {
         false => Ok(keys),
@@ -136,7 +144,7 @@ pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Reads all of a source of at most `most` bytes. Errors have its `name`.
+/// Reads all of a source of at most `most` bytes, without a byte-order mark. Errors have its `name`.
 fn read(mut from: impl Read, name: &str, most: usize) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     loop {
@@ -151,10 +159,11 @@ fn read(mut from: impl Read, name: &str, most: usize) -> Result<String, Failure>
     if bytes.len() > most {
         return Err(Failure::Failed(format!("{name}: {}", too_long(most))));
     }
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::Failed(format!("{name}: {}", not_utf8(error.as_bytes(), at)))
-    })
+    })?;
+    Ok(text.strip_prefix(MARK).map(str::to_owned).unwrap_or(text))
 }
 
 fn too_long(most: usize) -> String {
@@ -245,7 +254,13 @@ impl<R: BufRead> Lines<R> {
             return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long(TEXT_BYTES_MAX))));
         }
         Ok(match std::str::from_utf8(&bytes) {
-            Ok(line) => NextLine::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
+            Ok(line) => {
+                let line = line.strip_prefix(MARK).filter(|_| start == 0).unwrap_or(line);
+                NextLine::Line(line.trim_end_matches(['\n', '\r']).to_owned())
+            }
+            Err(error) if start == 0 && error.valid_up_to() == 0 => {
+                NextLine::Bad(format!("{STDIN}, line 1: {}", not_utf8(&bytes, 0)))
+            }
             Err(error) => {
                 let (at, byte) = (error.valid_up_to(), bytes.get(error.valid_up_to()));
                 let (offset, byte) = (start + at, byte.copied().unwrap_or_default());
@@ -313,6 +328,32 @@ mod tests {
             failed(read(&b"a\xed\xa0\x80"[..], "note", TEXT_BYTES_MAX))
                 .contains("offset 1 is not UTF-8 (0xed)")
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_dropped_and_utf_16_is_named() {
+        for (bytes, text) in [("\u{feff}a", "a"), ("\u{feff}", ""), ("a\u{feff}", "a\u{feff}")] {
+            assert_eq!(read(bytes.as_bytes(), "note", TEXT_BYTES_MAX).unwrap(), text);
+        }
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            let bytes: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(order).collect();
+            let expected = "note: expected UTF-8, found UTF-16";
+            assert_eq!(failed(read(&bytes[..], "note", TEXT_BYTES_MAX)), expected);
+            let line = Lines::new(BufReader::new(&bytes[..])).next_line().unwrap();
+            assert_eq!(line, NextLine::Bad("standard input, line 1: expected UTF-8, found UTF-16".into()));
+        }
+        let mut lines = Lines::new(BufReader::new("\u{feff}one\n\u{feff}two".as_bytes()));
+        assert_eq!(lines.next_line().unwrap(), NextLine::Line("one".into()));
+        assert_eq!(lines.next_line().unwrap(), NextLine::Line("\u{feff}two".into()));
+    }
+
+    #[test]
+    fn keys_stand_on_lines_of_their_own_between_comments() {
+        let text = "\r\n# of May\r\nalpha\r\n  beta \n#gamma\n";
+        assert_eq!(keys(text, "file").unwrap(), ["alpha", "beta"]);
+        for text in ["", "\n \n", "# only a comment"] {
+            assert!(failed(keys(text, "file").map(|_| String::new())).starts_with("file: "), "{text}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ServeError;
 use crate::error::quoted;
-use crate::http::cors;
+use crate::http::{cors, host};
 
 /// Settings of a server. [`Config::default`] serves this machine only, without a key.
 #[derive(Clone, Debug)]
@@ -20,19 +20,24 @@ pub struct Config {
     pub names: Vec<String>,
     /// API keys of clients; an empty list needs no key.
     pub keys: Vec<String>,
-    /// Accepted values of the `Host` header in addition to loopback names and [`Config::host`]. The check
-    /// stops DNS rebinding: scripts of other web sites cannot reach a server on this machine by a name of
+    /// Accepted values of the `Host` header in addition to loopback names and [`Config::host`]; a name without
+    /// a port accepts every port. The check stops DNS rebinding: scripts of other web sites cannot reach a server on this machine by a name of
     /// their own.
     pub allowed_hosts: Vec<String>,
-    /// Origins (`https://example.org`) allowed by CORS; `*` allows all. The server's own page always is.
+    /// Origins (`https://example.org`) allowed by CORS; `*` allows all. A pattern has `*` as the host
+    /// (`moz-extension://*`), as its subdomains (`https://*.example.org`) or as the port
+    /// (`http://localhost:*`). The server's own page is always allowed.
     pub allowed_origins: Vec<String>,
     /// Largest body of a request, in bytes.
     pub body_max: usize,
     /// Most open connections, within the limit of open files. Beyond it, a new connection closes the one that
-    /// has been idle for longest, or waits for a place.
+    /// has been idle the longest, or waits.
     pub connections_max: usize,
-    /// Timeout for a client's headers, and then for its body.
+    /// Timeout for a connection's first byte, for a client's headers from their first byte, and then for its
+    /// body.
     pub read_timeout: Duration,
+    /// Time after an answer in which a connection may be reused.
+    pub idle_timeout: Duration,
     /// Longest time that a client may leave an answer unread before its connection is cut.
     pub write_timeout: Duration,
     /// Time limit of an answer, queue included; `None` is no limit.
@@ -66,6 +71,8 @@ impl Default for Config {
             body_max: 4 << 20,
             connections_max: 1024,
             read_timeout: Duration::from_secs(10),
+            // Longer than load balancers keep their connections, most of them for 60 s, some for 600.
+            idle_timeout: Duration::from_secs(620),
             write_timeout: Duration::from_secs(30),
             request_timeout: None,
             keep_alive: Duration::from_secs(15),
@@ -83,7 +90,7 @@ impl Config {
         SocketAddr::new(self.host, self.port)
     }
 
-    /// Refuses a public address without a key, and keys, names and origins that no request can carry.
+    /// Refuses a public address without a key, and keys, names, origins and hosts that no request can carry.
     pub(crate) fn check(&self) -> Result<(), ServeError> {
         if !self.host.is_loopback() && self.keys.is_empty() {
             return Err(ServeError::Open { host: self.host });
@@ -92,8 +99,9 @@ impl Config {
             return Err(ServeError::EmptyKey);
         }
         // Header values are ASCII. The message leaves the key out: it is a secret.
-        if self.keys.iter().any(|key| !key.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
-            return Err(ServeError::Setting("a key", "expected ASCII characters".into()));
+        if self.keys.iter().any(|key| !key.trim().bytes().all(|byte| byte.is_ascii_graphic())) {
+            let message = "expected ASCII characters without white space; a comment has a line of its own";
+            return Err(ServeError::Setting("a key", message.into()));
         }
         if self.names.iter().any(|name| name.trim().is_empty()) {
             return Err(ServeError::Setting("a model's name", "expected a text, found none".into()));
@@ -101,6 +109,11 @@ impl Config {
         if let Some(origin) = self.allowed_origins.iter().find(|origin| !cors::is_origin(origin)) {
             let message = format!("expected a site like https://example.org or *, found {}", quoted(origin));
             return Err(ServeError::Setting("an allowed origin", message));
+        }
+        if let Some(host) = self.allowed_hosts.iter().find(|host| !host::is_host(host)) {
+            let message =
+                format!("expected a name like box.example or box.example:8080, found {}", quoted(host));
+            return Err(ServeError::Setting("an allowed host", message));
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ impl Documents {
     /// [`WeightsError::Io`], or [`WeightsError::Document`] if it is not valid UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<String>, WeightsError> {
         let Some(file) = self.find(name) else { return Ok(None) };
-        let text = read(file, Size::Usual, |bytes| Ok(String::from_utf8(bytes.to_vec())))?;
+        let text = read(file, Size::Usual, |bytes| Ok(String::from_utf8(unmarked(bytes).to_vec())))?;
         text.map(Some).map_err(|error| refuse(file.path(), &error))
     }
 
@@ -126,6 +126,7 @@ impl Documents {
 pub(super) fn parse(file: &StoredFile, size: Size) -> Result<Value, WeightsError> {
     let path = file.path();
     read(file, size, |bytes| {
+        let bytes = unmarked(bytes);
         let parsed = json::bytes_parsed(bytes).map_err(|error| refuse(path, &error))?;
         if size == Size::Usual && parsed > PARSED_MAX {
             let reason = format!("expected values that take at most {PARSED_MAX} bytes, found {parsed}");
@@ -134,6 +135,11 @@ pub(super) fn parse(file: &StoredFile, size: Size) -> Result<Value, WeightsError
         make_sure(path, parsed)?;
         serde_json::from_slice(bytes).map_err(|error| refuse(path, &error))
     })
+}
+
+/// A document without the byte-order mark that some editors write.
+fn unmarked(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
 fn read<T>(

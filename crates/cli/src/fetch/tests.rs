@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
+mod network;
 #[cfg(unix)]
 mod package;
 
@@ -87,7 +88,13 @@ impl Hub {
         });
         let endpoint = Some(endpoint);
         Hub {
-            sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python: None },
+            sources: Sources {
+                offline: None,
+                endpoint,
+                token: None,
+                network: Network::default(),
+                python: None,
+            },
             asked,
         }
     }

@@ -37,8 +37,8 @@ fn hub(head: &str, body: Vec<u8>, is_slow: bool) -> (String, mpsc::Receiver<Stri
 
 fn pull(cache: &Path, endpoint: &str) -> Command {
     let mut pull = command(&["pull"]);
-    for proxy in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
-        pull.env_remove(proxy);
+    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir"] {
+        pull.env_remove(name).env_remove(name.to_uppercase());
     }
     pull.env("OTTAVA_CACHE", cache).env_remove("OTTAVA_OFFLINE").env_remove("HF_HUB_OFFLINE");
     pull.env_remove("HF_TOKEN").env("HF_ENDPOINT", endpoint);
@@ -71,6 +71,40 @@ fn an_endpoint_without_a_scheme_is_named() {
     let cache = tempfile::tempdir().unwrap();
     let output = pull(cache.path(), "huggingface.co").output().unwrap();
     failed(&output, &["pull"], 2, &["HF_ENDPOINT: expected http://", "found huggingface.co"]);
+}
+
+#[test]
+fn variables_of_the_network_are_used_or_named() {
+    let not_found = "404 Not Found\r\nContent-Length: 0";
+    for (name, value, words) in [
+        ("ALL_PROXY", "quic://box:1", "ALL_PROXY: expected http://"),
+        ("HTTPS_PROXY", "socks5://u:secret@box:port", "HTTPS_PROXY: expected http://"),
+        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE: missing.pem: "),
+        ("SSL_CERT_DIR", "missing", "SSL_CERT_DIR: missing: "),
+        ("HF_TOKEN", "two words", "HF_TOKEN: expected ASCII"),
+    ] {
+        let cache = tempfile::tempdir().unwrap();
+        let (endpoint, requests) = hub(not_found, Vec::new(), false);
+        let output = pull(cache.path(), &endpoint).env(name, value).output().unwrap();
+        failed(&output, &["pull"], 2, &[words]);
+        assert!(
+            !told(&output).contains("secret") && !told(&output).contains("two words"),
+            "{}",
+            told(&output)
+        );
+        assert!(requests.try_recv().is_err(), "{name}: the hub is not asked");
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let (endpoint, requests) = hub(not_found, Vec::new(), false);
+    let mut pull = pull(cache.path(), &format!("{endpoint}\n"));
+    // Nothing listens on the proxy's port, and there is no Python.
+    pull.env("PATH", cache.path());
+    pull.env("HF_TOKEN", "secret\n")
+        .env("http_proxy", "127.0.0.1:1")
+        .env("NO_PROXY", "localhost, 127.0.0.0/8");
+    failed(&pull.output().unwrap(), &["pull"], 1, &["status 404"]);
+    let request = requests.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(request.to_lowercase().contains("authorization: bearer secret\r\n"), "{request}");
 }
 
 #[test]

@@ -25,6 +25,8 @@ use crate::state::App;
 
 /// Most prompts of a request.
 const PROMPTS_MAX: usize = 64;
+/// Most answers to all prompts of a request.
+const ANSWERS_MAX: usize = 512;
 /// Default of `max_tokens`.
 const MAX_TOKENS: usize = 16;
 
@@ -48,6 +50,12 @@ impl ApiRequest for CompletionRequest {
         params.logprobs = logprobs;
         params.max_tokens = params.max_tokens.or(Some(MAX_TOKENS));
         let prompts = prompts(fields)?;
+        let answers = prompts.len().saturating_mul(params.n);
+        if answers > ANSWERS_MAX {
+            let message =
+                format!("n: expected at most {ANSWERS_MAX} answers to all prompts, found {answers}");
+            return Err(ApiError::invalid("n", message));
+        }
         if params.max_tokens == Some(0) && !echo {
             return Err(ApiError::invalid(
                 "max_tokens",

@@ -11,6 +11,7 @@ use ottava::engine::EngineState;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, json_body, quoted};
+use crate::http::path;
 use crate::state::App;
 
 /// The page at `/`.
@@ -121,9 +122,13 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>) -> ApiError {
     ApiError::unsupported("model", message)
 }
 
-/// Any other path.
+/// Any other path. The error names the route that the path ends with: the base URL may be wrong.
 pub(crate) async fn nothing(uri: Uri) -> ApiError {
-    let message = format!("there is no route {}", quoted(uri.path()));
+    let path = quoted(uri.path());
+    let message = match path::nearest(uri.path()) {
+        Some(route) => format!("there is no route {path}; expected {route}"),
+        None => format!("there is no route {path}"),
+    };
     ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).with_code("unknown_route")
 }
 

@@ -17,6 +17,7 @@ use super::Shared;
 use super::relay;
 use super::upstream::{UpstreamRequest, lost_again};
 use crate::error::ApiError;
+use crate::request::encoding::unmarked;
 
 /// Forwards a request.
 pub(super) async fn forward(
@@ -55,7 +56,8 @@ fn model_of(parts: &Parts, body: &Bytes) -> Option<String> {
     let named = |query: &str| query.split('&').find_map(|pair| Some(pair.strip_prefix("model=")?.to_owned()));
     let of_query = parts.uri.query().and_then(named);
     // Invalid JSON is refused by the process.
-    let of_body = || serde_json::from_slice::<Named>(body).ok()?.model.filter(|name| !name.is_empty());
+    let of_body =
+        || serde_json::from_slice::<Named>(unmarked(body)).ok()?.model.filter(|name| !name.is_empty());
     of_query.or_else(of_body)
 }
 
@@ -75,6 +77,7 @@ mod tests {
     fn a_body_s_model_is_found_beside_anything_and_is_a_text_or_none() {
         let (parts, _) = Request::new(Body::empty()).into_parts();
         let found = |body: &'static str| model_of(&parts, &Bytes::from_static(body.as_bytes()));
+        assert_eq!(found("\u{feff}{\"model\": \"x\"}").as_deref(), Some("x"));
         assert_eq!(found(r#"{"a": [{"model": "no"}], "model": "x\u0041", "b": 1e3}"#).as_deref(), Some("xA"));
         for body in
             ["", "[1]", r#"{"model": 1}"#, r#"{"model": ""}"#, r#"{"model": null}"#, r#"{"model": "x""#]

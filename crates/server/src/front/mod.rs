@@ -44,7 +44,7 @@ use crate::http::middleware::gate;
 use crate::{Config, ServeError};
 use worker::Worker;
 
-/// Idle time of a pooled connection to a process, below the process's own ([`Config::read_timeout`]).
+/// Idle time of a pooled connection to a process, below the process's own ([`Config::idle_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Most idle connections in the pool of one process.

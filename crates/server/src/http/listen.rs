@@ -2,29 +2,25 @@
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 
 use crate::http::auth::{Guard, Phase};
-use crate::http::places::{Place, Places};
+use crate::http::connection;
+use crate::http::idle::{Activity, IdleQueue, Timeouts};
 use crate::{Config, ServeError};
 
 /// Pause after a failed accept, when the system lacks files or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// Longest time for the first head on a connection that a new one is to replace.
-const HEAD_MAX: Duration = Duration::from_secs(1);
+/// Pause before another idle connection is closed for a client that still waits.
+const CLOSE_AGAIN: Duration = Duration::from_millis(50);
+/// Most connections, a bound of the semaphore's type.
+const CONNECTIONS_MAX: usize = 1 << 24;
 /// Longest time for aborted answers to send their error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -63,6 +59,7 @@ impl Listener {
         let socket = TcpListener::bind(address).map_err(refused)?;
         socket.set_nonblocking(true).map_err(refused)?;
         let address = socket.local_addr().map_err(refused)?;
+        let connections_max = connections_max.clamp(1, CONNECTIONS_MAX);
         Ok(Listener { socket, address, connections_max })
     }
 
@@ -85,15 +82,17 @@ impl Listener {
         let listener = tokio::net::TcpListener::from_std(self.socket)
             .map_err(|source| ServeError::Listen { address, source })?;
         let (phase, watched) = watch::channel(Phase::Serving);
-        let guard = Arc::new(Guard::new(config, watched));
+        let guard = Arc::new(Guard::new(config, watched.clone()));
         let connections = Connections {
             routes: routes(Arc::clone(&guard)),
-            places: Places::new(self.connections_max),
-            phase: guard.phase.clone(),
-            read_timeout: guard.config.read_timeout,
+            most: self.connections_max,
+            room: Arc::new(Semaphore::new(self.connections_max)),
+            idle: Arc::new(IdleQueue::default()),
+            timeouts: Timeouts { head: guard.config.read_timeout, idle: guard.config.idle_timeout },
             write_timeout: guard.config.write_timeout,
+            phase: watched,
         };
-        let mut stop = pin!(stop);
+        let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
                 () = connections.accept(&listener) => {}
@@ -103,7 +102,7 @@ impl Listener {
         drop(listener);
         // A send without receivers fails, which is harmless.
         let _ = phase.send(Phase::Draining);
-        let mut ended = pin!(connections.places.all_free());
+        let mut ended = std::pin::pin!(connections.ended());
         if timeout(guard.config.drain, &mut ended).await.is_err() {
             let _ = phase.send(Phase::Ending);
             let _ = timeout(LAST_WORDS, ended).await;
@@ -114,56 +113,55 @@ impl Listener {
 
 struct Connections {
     routes: Router,
-    places: Arc<Places>,
-    phase: watch::Receiver<Phase>,
-    read_timeout: Duration,
+    /// Permits of `room`.
+    most: usize,
+    room: Arc<Semaphore>,
+    idle: Arc<IdleQueue>,
+    timeouts: Timeouts,
     write_timeout: Duration,
+    phase: watch::Receiver<Phase>,
 }
 
 impl Connections {
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         match listener.accept().await {
-            Ok((stream, _)) => self.serve(stream, self.places.take().await),
+            Ok((stream, _)) => {
+                if let Some(room) = self.room().await {
+                    self.serve(stream, room);
+                }
+            }
             Err(_) => sleep(ACCEPT_AGAIN).await,
         }
     }
 
-    fn serve(&self, stream: TcpStream, place: Arc<Place>) {
-        // Tokens are sent one by one, so Nagle's algorithm would delay them.
-        let _ = stream.set_nodelay(true);
-        // Readers that never read must not hold a connection for ever.
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.write_timeout));
-        let routes = TowerToHyperService::new(self.routes.clone());
-        let service = {
-            let place = Arc::clone(&place);
-            service_fn(move |request| {
-                let (at_work, response) = (place.begin(), routes.call(request));
-                async move { response.await.map(|response| response.map(|body: Body| at_work.until_end_of(body))) }
-            })
-        };
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.read_timeout)
-            .serve_connection(TokioIo::new(Box::pin(stream)), service);
-        let mut phase = self.phase.clone();
-        tokio::spawn(async move {
-            let mut connection = pin!(connection);
-            let is_needed = tokio::select! {
-                // Connection errors are visible to the client alone.
-                _ = connection.as_mut() => return,
-                () = place.needed() => true,
-                _ = phase.wait_for(|phase| *phase != Phase::Serving) => false,
-            };
-            // An idle connection closes at once, any other after its request.
-            connection.as_mut().graceful_shutdown();
-            if is_needed && !place.has_begun() {
-                match timeout(HEAD_MAX, connection.as_mut()).await {
-                    Err(_) if place.has_begun() => {}
-                    _ => return,
-                }
+    /// Room for a connection. If there is none, the connections that have been idle the longest are closed,
+    /// one by one, because a request may come on one that is to be closed.
+    async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
+            return Some(room);
+        }
+        let mut room = std::pin::pin!(Arc::clone(&self.room).acquire_owned());
+        loop {
+            self.idle.end_oldest();
+            if let Ok(room) = timeout(CLOSE_AGAIN, &mut room).await {
+                // The semaphore is never closed.
+                return room.ok();
             }
-            let _ = connection.await;
+        }
+    }
+
+    /// Ready when all connections have ended.
+    async fn ended(&self) {
+        let _ = self.room.acquire_many(self.most as u32).await;
+    }
+
+    fn serve(&self, stream: TcpStream, room: OwnedSemaphorePermit) {
+        let activity = Activity::new(Arc::clone(&self.idle), self.timeouts);
+        let (routes, phase) = (self.routes.clone(), self.phase.clone());
+        let connection = connection::serve(stream, routes, activity, self.write_timeout, phase);
+        tokio::spawn(async move {
+            connection.await;
+            drop(room);
         });
     }
 }

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, stopping};
 use crate::http::auth::{Guard, Phase};
-use crate::http::{cors, limits};
+use crate::http::path::OPEN;
+use crate::http::{cors, encoding, host, limits};
 use crate::ids::random_hex;
 use crate::state::App;
 
-/// Routes without a key: liveness tells nothing about the model.
-const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
 /// The chat page; its script prompts for the key.
 const PAGE: &str = "/";
 /// Prefix of the routes with Anthropic's form of errors.
@@ -77,8 +76,9 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
 }
 
 async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Response, ApiError> {
-    check_host(guard, request.headers(), request.uri())?;
-    let site = cors::site(&guard.config.allowed_origins, request.headers())?;
+    let config = &guard.config;
+    host::check(config.host, &config.allowed_hosts, request.headers(), request.uri())?;
+    let site = cors::site(&config.allowed_origins, request.headers())?;
     match cors::preflight(request.method(), request.headers()).filter(|_| site.is_some()) {
         Some(answer) => Ok(answer),
         None => Ok(next.run(admitted(guard, request).await?).await),
@@ -87,7 +87,8 @@ async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Respons
 
 async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
     let path = request.uri().path();
-    let open = OPEN.contains(&path) || (path == PAGE && request.method() == Method::GET);
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    let open = OPEN.contains(&path) || (path == PAGE && reads);
     let key = key(request.headers());
     if guard.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| guard.knows(key)) {
         return Err(unknown_key(key.is_some()));
@@ -95,6 +96,7 @@ async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> 
     if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
         return Err(stopping());
     }
+    encoding::check(request.headers())?;
     // Without configured keys all clients share the cache, whatever key they send.
     let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
     let (mut parts, body) = request.into_parts();
@@ -133,45 +135,6 @@ fn unknown_key(given: bool) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
 }
 
-/// Refuses requests for another host. This prevents DNS rebinding: a web site maps its own name to this
-/// machine's address and reads the answers to its visitors.
-fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
-    let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
-    let said = host.or(uri.authority().map(|authority| authority.as_str()));
-    // Browsers always send one; old probes of load balancers do not.
-    if said.is_none() && OPEN.contains(&uri.path()) {
-        return Ok(());
-    }
-    let name = said.map(host_name).unwrap_or_default();
-    let config = &guard.config;
-    let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
-    let own = ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| own.eq_ignore_ascii_case(name))
-        || name == shown(config.host);
-    // A public address has a key; its host names are configured by the operator or not checked at all.
-    let anywhere = !config.host.is_loopback() && config.allowed_hosts.is_empty();
-    if listed || own || anywhere {
-        return Ok(());
-    }
-    let message =
-        format!("requests for the host {} are not answered (--allowed-host)", crate::error::quoted(name));
-    Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_host"))
-}
-
-fn shown(host: std::net::IpAddr) -> String {
-    match host {
-        std::net::IpAddr::V4(host) => host.to_string(),
-        std::net::IpAddr::V6(host) => format!("[{host}]"),
-    }
-}
-
-/// A host without its port.
-fn host_name(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if !name.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,15 +144,6 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         entries.iter().map(entry).collect()
-    }
-
-    #[test]
-    fn a_host_is_read_without_its_port() {
-        let cases =
-            [("localhost:8080", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b")];
-        for (host, name) in cases {
-            assert_eq!(host_name(host), name);
-        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fmt::{self, Formatter};
 use serde::de::{DeserializeSeed, Deserializer as _, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Deserializer, Value};
 
+use crate::request::encoding::{other_unicode, unmarked};
+
 /// Most bytes of a text's values in memory. A default-size body full of six-digit numbers takes less.
 const BYTES_MAX: usize = 64 << 20;
 /// Texts up to this length need no measurement: no value takes 256 times its text.
@@ -25,8 +27,12 @@ pub(crate) enum JsonError {
     Large,
 }
 
-/// Parses a text.
+/// Parses a text in UTF-8. A byte-order mark is skipped.
 pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
+    if let Some(encoding) = other_unicode(text) {
+        return Err(JsonError::Syntax(format!("expected UTF-8, found {encoding}")));
+    }
+    let text = unmarked(text);
     if text.len() > SMALL && bytes(text) > BYTES_MAX {
         return Err(JsonError::Large);
     }

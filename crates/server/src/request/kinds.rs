@@ -33,10 +33,16 @@ pub(crate) struct Flag;
 pub(crate) struct Text;
 /// A finite number. The bounds are keywords of its schema; the engine checks them.
 pub(crate) struct Number(pub &'static [(&'static str, i64)]);
-/// A whole number of any sign. The bounds are keywords of its schema; the reader of the field checks them.
-pub(crate) struct Integer(pub &'static [(&'static str, i64)]);
+/// A whole number of any sign within bounds, both included.
+pub(crate) struct Integer(pub i64, pub i64);
 /// A whole number within bounds, both included.
 pub(crate) struct Count(pub u64, pub u64);
+/// A whole number of at least a bound. Numbers above a `usize` count as the largest one.
+pub(crate) struct AtLeast(pub u64);
+/// A whole number, or -1 for no limit. Numbers above a `usize` count as the largest one.
+pub(crate) struct Limit;
+/// A whole number of 64 bits, signed or not, or -1 for a random one.
+pub(crate) struct Seed;
 /// A JSON object.
 pub(crate) struct Object;
 /// A JSON array.
@@ -105,15 +111,16 @@ impl Kind for Integer {
     type Value = i64;
 
     fn expected(&self) -> String {
-        "a whole number".into()
+        format!("a whole number from {} to {}", self.0, self.1)
     }
 
     fn read(&self, value: Value) -> Result<i64, Value> {
-        value.as_i64().or_else(|| whole(&value).map(|number| number as i64)).ok_or(value)
+        let number = integer(&value).and_then(|number| i64::try_from(number).ok());
+        number.filter(|number| (self.0..=self.1).contains(number)).ok_or(value)
     }
 
     fn schema(&self) -> Value {
-        bounded("integer", self.0)
+        bounded("integer", &[("minimum", self.0), ("maximum", self.1)])
     }
 }
 
@@ -125,12 +132,72 @@ impl Kind for Count {
     }
 
     fn read(&self, value: Value) -> Result<usize, Value> {
-        let within = whole(&value).filter(|number| (self.0..=self.1).contains(number));
+        let number = integer(&value).and_then(|number| u64::try_from(number).ok());
+        let within = number.filter(|number| (self.0..=self.1).contains(number));
         within.map(|number| number as usize).ok_or(value)
     }
 
     fn schema(&self) -> Value {
         json!({"type": ["integer", "null"], "minimum": self.0, "maximum": self.1})
+    }
+}
+
+impl Kind for AtLeast {
+    type Value = usize;
+
+    fn expected(&self) -> String {
+        format!("a whole number of at least {}", self.0)
+    }
+
+    fn read(&self, value: Value) -> Result<usize, Value> {
+        let number = integer(&value).filter(|number| *number >= i128::from(self.0));
+        number.map(saturated).ok_or(value)
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": ["integer", "null"], "minimum": self.0})
+    }
+}
+
+impl Kind for Limit {
+    type Value = Option<usize>;
+
+    fn expected(&self) -> String {
+        "a whole number of at least -1".into()
+    }
+
+    fn read(&self, value: Value) -> Result<Option<usize>, Value> {
+        match integer(&value) {
+            Some(-1) => Ok(None),
+            Some(number @ 0..) => Ok(Some(saturated(number))),
+            _ => Err(value),
+        }
+    }
+
+    fn schema(&self) -> Value {
+        bounded("integer", &[("minimum", -1)])
+    }
+}
+
+impl Kind for Seed {
+    type Value = Option<u64>;
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", i64::MIN, u64::MAX)
+    }
+
+    fn read(&self, value: Value) -> Result<Option<u64>, Value> {
+        let Some(number) = integer(&value) else { return Err(value) };
+        match (u64::try_from(number), i64::try_from(number)) {
+            (Ok(seed), _) => Ok(Some(seed)),
+            (_, Ok(-1)) => Ok(None),
+            (_, Ok(seed)) => Ok(Some(seed as u64)),
+            _ => Err(value),
+        }
+    }
+
+    fn schema(&self) -> Value {
+        bounded("integer", &[])
     }
 }
 
@@ -256,8 +323,40 @@ fn bounded(kind: &str, bounds: &[(&'static str, i64)]) -> Value {
     schema
 }
 
-/// A non-negative whole number. Clients in other languages write 5 as 5.0.
-fn whole(value: &Value) -> Option<u64> {
-    let of_float = |n: f64| (n >= 0.0 && n.fract() == 0.0 && n <= 2f64.powi(53)).then_some(n as u64);
-    value.as_u64().or_else(|| value.as_f64().and_then(of_float))
+/// A whole number; floats beyond an `i128` count as its ends. Clients in other languages write 5 as 5.0.
+fn integer(value: &Value) -> Option<i128> {
+    let of_float = |number: f64| (number.fract() == 0.0).then_some(number as i128);
+    let of_integer = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    of_integer.or_else(|| value.as_f64().and_then(of_float))
+}
+
+/// A number that is not negative; `usize::MAX` for larger ones.
+fn saturated(number: i128) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_at_the_ends_keep_their_value_or_are_refused_as_sent() {
+        let largest = json!(u64::MAX);
+        assert_eq!(Seed.read(largest.clone()), Ok(Some(u64::MAX)));
+        assert_eq!(Seed.read(json!(-2)), Ok(Some(u64::MAX - 1)));
+        assert_eq!(Seed.read(json!(-1)), Ok(None));
+        assert_eq!(Seed.read(json!(5.0)), Ok(Some(5)));
+        for wrong in [json!(1e20), json!(-1e20), json!(1.5), json!("1")] {
+            assert_eq!(Seed.read(wrong.clone()), Err(wrong));
+        }
+        for beyond in [largest, json!(1e300)] {
+            assert_eq!(Limit.read(beyond.clone()), Ok(Some(usize::MAX)));
+            assert_eq!(AtLeast(1).read(beyond.clone()), Ok(usize::MAX));
+            assert_eq!(Integer(-127, 127).read(beyond.clone()), Err(beyond));
+        }
+        assert_eq!((Limit.read(json!(-1)), Limit.read(json!(0))), (Ok(None), Ok(Some(0))));
+        assert_eq!(Limit.read(json!(-2)), Err(json!(-2)));
+        assert_eq!(AtLeast(1).read(json!(0)), Err(json!(0)));
+        assert_eq!(Integer(-127, 127).read(json!(-127.0)), Ok(-127));
+    }
 }

@@ -16,7 +16,7 @@ use crate::request::table::*;
 use crate::state::App;
 
 /// Most stop strings, and most bytes of each.
-const STOP_MAX: usize = 16;
+const STOP_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 256;
 /// Most characters of a cache salt.
 const SALT_MAX: usize = 1024;
@@ -83,11 +83,12 @@ impl Params {
             temperature: fields.take(&TEMPERATURE)?,
             // OpenAI's range includes 0, which keeps the likeliest token alone.
             top_p: fields.take(&TOP_P)?.map(|share| if share == 0.0 { f32::MIN_POSITIVE } else { share }),
-            top_k: top_k(fields)?,
+            // llama.cpp's -1 keeps all tokens, as 0 does.
+            top_k: fields.take(&TOP_K)?.map(|k| k.unwrap_or(0)),
             min_p: fields.take(&MIN_P)?,
             frequency_penalty: fields.take(&FREQUENCY_PENALTY)?,
             presence_penalty: fields.take(&PRESENCE_PENALTY)?,
-            penalty_last_n: penalty_last_n(fields)?,
+            penalty_last_n: fields.take(&REPEAT_LAST_N)?.flatten(),
             repetition_penalty: repetition_penalty.or(repeat_penalty),
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
@@ -156,13 +157,6 @@ impl Params {
     }
 }
 
-/// llama.cpp's `repeat_last_n`, where -1 is all.
-fn penalty_last_n(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
-    let Some(given) = fields.take(&REPEAT_LAST_N)?.filter(|&given| given != -1) else { return Ok(None) };
-    let expected = || format!("repeat_last_n: expected -1 or more, found {given}");
-    usize::try_from(given).map(Some).map_err(|_| ApiError::invalid("repeat_last_n", expected()))
-}
-
 /// The request with an optional setting.
 fn given<T>(request: Request, value: Option<T>, set: impl FnOnce(Request, T) -> Request) -> Request {
     match value {
@@ -181,30 +175,9 @@ fn stream_options(fields: &mut RequestFields) -> Result<(bool, bool), ApiError> 
 fn max_tokens(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for row in [&MAX_COMPLETION_TOKENS, &MAX_TOKENS, &N_PREDICT] {
-        let Some(limit) = fields.take(row)? else { continue };
-        match limit {
-            -1 => {}
-            0..=0x8000_0000 => found = found.or(Some(limit as usize)),
-            _ => {
-                let name = row.name();
-                let message = format!("{name}: expected 0 to {TOKENS_MAX}, found {limit}");
-                return Err(ApiError::invalid(name, message));
-            }
-        }
+        found = found.or(fields.take(row)?.flatten());
     }
     Ok(found)
-}
-
-/// -1 and 0 keep all tokens.
-fn top_k(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
-    match fields.take(&TOP_K)? {
-        None => Ok(None),
-        Some(-1) => Ok(Some(0)),
-        Some(k) => {
-            let refused = |_| ApiError::invalid("top_k", format!("top_k: expected -1 or more, found {k}"));
-            usize::try_from(k).map(Some).map_err(refused)
-        }
-    }
 }
 
 /// Token ids as keys, biases from -100 to 100 as values.
@@ -243,8 +216,7 @@ fn logit_bias(fields: &mut RequestFields) -> Result<Vec<(TokenId, f32)>, ApiErro
 
 /// The seed; absent or -1 (llama.cpp) is random.
 fn seed(fields: &mut RequestFields) -> Result<u64, ApiError> {
-    let given = fields.take(&SEED)?.filter(|&seed| seed != -1);
-    Ok(given.map_or_else(|| u64::from_le_bytes(random()), |seed| seed as u64))
+    Ok(fields.take(&SEED)?.flatten().unwrap_or_else(|| u64::from_le_bytes(random())))
 }
 
 /// Texts that end an answer.
@@ -260,12 +232,11 @@ pub(crate) fn stop(fields: &mut RequestFields, row: &Field<Texts>) -> Result<Vec
     Ok(texts)
 }
 
+/// Lower numbers are first in vLLM, higher ones in the engine.
 fn priority(fields: &mut RequestFields) -> Result<i8, ApiError> {
     let priority = fields.take(&PRIORITY)?.unwrap_or(0);
-    // Lower numbers are first in vLLM, higher ones in the engine.
-    let refused =
-        |_| ApiError::invalid("priority", format!("priority: expected -127 to 127, found {priority}"));
-    i8::try_from(priority.saturating_neg()).map_err(refused)
+    // The kind's bounds are those of an `i8`, which are symmetric without its lowest number.
+    Ok(i8::try_from(-priority).unwrap_or(0))
 }
 
 /// The cache salt: a hash of key and `cache_salt`.

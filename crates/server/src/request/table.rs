@@ -4,12 +4,14 @@
 //! `docs/server.md`. The tests of `api/openapi.rs` hold the three equal.
 
 use crate::request::fields::{Field, Group, Row, field, shaped};
-use crate::request::kinds::{Count, Flag, Integer, List, NoEffect, NoOp, Number, Object, Raw, Text, Texts};
+use crate::request::kinds::{
+    AtLeast, Count, Flag, Integer, Limit, List, NoEffect, NoOp, Number, Object, Raw, Seed, Text, Texts,
+};
 
 /// Maximum number of alternatives reported with a token.
 const LOGPROBS_MAX: u64 = 20;
-/// Maximum number of tokens of an answer.
-pub(crate) const TOKENS_MAX: u64 = 1 << 31;
+/// Maximum number of answers to a prompt, as in OpenAI's API.
+const CHOICES_MAX: u64 = 128;
 
 /// Declares a group with its rows.
 macro_rules! group {
@@ -25,31 +27,27 @@ group! { EVERY_REQUEST, "Every request":
 }
 
 group! { LENGTH, "Number and length of answers":
-    N: Count = field("n", Count(1, 8), "answers to each prompt");
-    BEST_OF: Count = field("best_of", Count(1, 8), "equal to n");
-    MAX_TOKENS: Integer = field("max_tokens", TOKENS, "most tokens of the answer");
-    MAX_COMPLETION_TOKENS: Integer = field("max_completion_tokens", TOKENS, "OpenAI's newer name of max_tokens");
-    N_PREDICT: Integer = field("n_predict", TOKENS, "llama.cpp's name of max_tokens; -1 is no limit");
+    N: Count = field("n", Count(1, CHOICES_MAX), "answers to each prompt");
+    BEST_OF: Count = field("best_of", Count(1, CHOICES_MAX), "equal to n");
+    MAX_TOKENS: Limit = field("max_tokens", Limit, "most tokens of the answer");
+    MAX_COMPLETION_TOKENS: Limit = field("max_completion_tokens", Limit, "OpenAI's newer name of max_tokens");
+    N_PREDICT: Limit = field("n_predict", Limit, "llama.cpp's name of max_tokens; -1 is no limit");
     STOP: Texts = shaped("stop", Texts, "stop");
     IGNORE_EOS: Flag = field("ignore_eos", Flag, "");
 }
 
-/// A limit of an answer's tokens.
-const TOKENS: Integer = Integer(&[("minimum", -1)]);
-
 group! { SAMPLING, "Sampling":
     TEMPERATURE: Number = field("temperature", Number(&[("minimum", 0), ("maximum", 100)]), "");
     TOP_P: Number = field("top_p", SHARE, "");
-    TOP_K: Integer = field("top_k", Integer(&[("minimum", -1)]), "-1 and 0 keep all");
+    TOP_K: Limit = field("top_k", Limit, "-1 and 0 keep all");
     MIN_P: Number = field("min_p", SHARE, "");
     FREQUENCY_PENALTY: Number = field("frequency_penalty", PENALTY, "");
     PRESENCE_PENALTY: Number = field("presence_penalty", PENALTY, "");
     REPETITION_PENALTY: Number = field("repetition_penalty", FACTOR, "");
     REPEAT_PENALTY: Number = field("repeat_penalty", FACTOR, "llama.cpp's name of repetition_penalty");
-    REPEAT_LAST_N: Integer =
-        field("repeat_last_n", Integer(&[("minimum", -1)]), "tokens that penalties count; -1 is all");
+    REPEAT_LAST_N: Limit = field("repeat_last_n", Limit, "tokens that penalties count; -1 is all");
     LOGIT_BIAS: Raw = shaped("logit_bias", Raw, "logit_bias");
-    SEED: Integer = field("seed", Integer(&[]), "none and -1 are random");
+    SEED: Seed = field("seed", Seed, "none and -1 are random");
 }
 
 const SHARE: Number = Number(&[("minimum", 0), ("maximum", 1)]);
@@ -60,8 +58,7 @@ group! { DELIVERY, "Streaming, cache and order":
     STREAM: Flag = field("stream", Flag, "");
     STREAM_OPTIONS: Object = shaped("stream_options", Object, "stream_options");
     CACHE_SALT: Text = shaped("cache_salt", Text, "cache_salt");
-    PRIORITY: Integer =
-        field("priority", Integer(&[("minimum", -127), ("maximum", 127)]), "lower is served first");
+    PRIORITY: Integer = field("priority", Integer(-127, 127), "lower is served first");
 }
 
 /// Fields of [`DELIVERY`] that vllm-router reads back.
@@ -122,7 +119,7 @@ group! { RESPONSES_INPUT, "Responses: input":
 }
 
 group! { RESPONSES_OUTPUT, "Responses: output":
-    MAX_OUTPUT_TOKENS: Count = field("max_output_tokens", Count(1, TOKENS_MAX), "");
+    MAX_OUTPUT_TOKENS: AtLeast = field("max_output_tokens", AtLeast(1), "");
     TEXT_FORMAT: Object = shaped("text", Object, "text_of_responses");
     TRUNCATION: Text = shaped("truncation", Text, "truncation");
     INCLUDE: List = field("include", List, "log-probabilities are in the chat API only");
@@ -143,7 +140,7 @@ group! { MESSAGES_INPUT, "Messages: conversation":
 }
 
 group! { MESSAGES_OUTPUT, "Messages: answer":
-    MESSAGES_MAX_TOKENS: Count = shaped("max_tokens", Count(1, TOKENS_MAX), "max_tokens_of_messages");
+    MESSAGES_MAX_TOKENS: AtLeast = shaped("max_tokens", AtLeast(1), "max_tokens_of_messages");
     STOP_SEQUENCES: Texts = shaped("stop_sequences", Texts, "stop_sequences");
     MESSAGES_N: NoOp = field("n", NoOp(&["1"]), "");
     CONTAINER: NoOp = field("container", NoOp(&[]), "");

@@ -65,6 +65,12 @@ fn equal_seeds_give_equal_answers_and_none_gives_others() {
             .to_owned()
     };
     assert_eq!(text(json!({})), text(json!({})));
+    // Seeds differ in any of their 64 bits, and -1 alone is random.
+    let seeds = [json!(u64::MAX), json!(u64::MAX - 1), json!(1_u64 << 63), json!(i64::MAX)];
+    let ends: Vec<String> = seeds.iter().map(|seed| text(json!({"seed": seed}))).collect();
+    assert_eq!(ends, seeds.map(|seed| text(json!({"seed": seed}))));
+    let different: std::collections::HashSet<&String> = ends.iter().collect();
+    assert!(different.len() > 1, "{ends:?}");
     let random: std::collections::HashSet<String> = (0..8).map(|_| text(json!({"seed": null}))).collect();
     assert!(random.len() > 1, "eight random seeds gave one answer: {random:?}");
     let choices = post(server.address, CHAT, &chat(json!({"n": 2}))).json();

@@ -95,6 +95,66 @@ fn slow_senders_are_cut() {
     }
 }
 
+/// Sends a request without closing the connection, and reads the answer of `/health`.
+fn health(stream: &mut TcpStream) -> std::io::Result<String> {
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut block = [0; 512];
+    while !answer.ends_with(b"}") {
+        match stream.read(&mut block)? {
+            0 => break,
+            n => answer.extend_from_slice(&block[..n]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Connections may be reused for longer than a head may take.
+#[test]
+fn an_idle_connection_is_kept_and_ends_in_time() {
+    let server = Running::with(|config| config.read_timeout = Duration::from_millis(200));
+    let mut stream = TcpStream::connect(server.address).expect("connects");
+    for _ in 0..2 {
+        assert!(health(&mut stream).expect("an answer").starts_with("HTTP/1.1 200"));
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    assert!(health(&mut stream).expect("an answer").starts_with("HTTP/1.1 200"));
+    // The beginning of a head has the head's timeout again.
+    stream.write_all(b"GET /he").expect("sent");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the server ends the connection");
+    assert!(rest.is_empty());
+
+    let server = Running::with(|config| config.idle_timeout = Duration::from_millis(200));
+    let mut stream = TcpStream::connect(server.address).expect("connects");
+    assert!(health(&mut stream).expect("an answer").starts_with("HTTP/1.1 200"));
+    stream.read_to_end(&mut rest).expect("the server ends the connection");
+}
+
+#[test]
+fn the_connection_that_is_idle_the_longest_makes_room() {
+    let server = Running::with(|config| config.connections_max = 3);
+    // One is at work, and is not ended for others.
+    let working = begun(&server);
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(server.address).expect("connects");
+        assert!(health(&mut stream).expect("an answer").starts_with("HTTP/1.1 200"));
+        idle.push(stream);
+    }
+    let mut third = TcpStream::connect(server.address).expect("connects");
+    assert!(health(&mut third).expect("an answer").starts_with("HTTP/1.1 200"));
+    let mut rest = Vec::new();
+    idle[0].read_to_end(&mut rest).expect("the server ends the first");
+    assert!(health(&mut idle[1]).expect("an answer").starts_with("HTTP/1.1 200"), "the second is kept");
+    assert!(read_rest(working).contains("[DONE]"));
+    // Connections without a byte make room, too.
+    let silent: Vec<TcpStream> =
+        (0..8).map(|_| TcpStream::connect(server.address).expect("connects")).collect();
+    assert_eq!(super::client::get(server.address, "/health").status, 200);
+    drop(silent);
+}
+
 #[test]
 fn readers_that_take_nothing_are_cut() {
     for server in Running::both(EngineConfig::default(), |config| {

@@ -41,17 +41,18 @@ fn refused() -> Vec<Value> {
         json!({"max_tokens": -2}),
         json!({"max_tokens": 1.5}),
         json!({"max_tokens": "9"}),
-        json!({"max_tokens": 1e18}),
+        json!({"max_tokens": -1e18}),
         json!({"max_completion_tokens": {}}),
         json!({"n": 0}),
-        json!({"n": 9}),
+        json!({"n": 129}),
         json!({"n": "1"}),
         json!({"stop": 5}),
         json!({"stop": [5]}),
-        json!({"stop": vec!["x"; 17]}),
+        json!({"stop": vec!["x"; 65]}),
         json!({"stop": "x".repeat(257)}),
         json!({"seed": 1.5}),
         json!({"seed": "x"}),
+        json!({"seed": 1e20}),
         json!({"logit_bias": [1]}),
         json!({"logit_bias": {"x": 1}}),
         json!({"logit_bias": {"1": 101}}),
@@ -68,6 +69,7 @@ fn refused() -> Vec<Value> {
         json!({"cache_salt": 1}),
         json!({"cache_salt": "x".repeat(1025)}),
         json!({"priority": 999}),
+        json!({"priority": u64::MAX}),
         json!({"priority": "first"}),
     ]
 }
@@ -107,6 +109,116 @@ fn what_is_wrong_is_an_error_that_names_its_field() {
         assert!(param.starts_with(name.as_str()) || inner, "{case}: {error}");
     }
     assert_eq!(post(server.address, CHAT, &chat(json!({}))).status, 200, "the next good request succeeds");
+}
+
+/// The prompt of each API that answers, and the name of its limit of tokens.
+fn asked() -> [(&'static str, Value, &'static str); 4] {
+    let messages = json!({"messages": [{"role": "user", "content": "a b c"}]});
+    [
+        (CHAT, messages.clone(), "max_tokens"),
+        ("/v1/completions", json!({"prompt": "a b c"}), "max_tokens"),
+        ("/v1/responses", json!({"input": "a b c"}), "max_output_tokens"),
+        ("/v1/messages", messages, "max_tokens"),
+    ]
+}
+
+#[test]
+fn a_limit_beyond_all_numbers_is_all_of_the_context() {
+    let server = Running::with(|_| {});
+    for (path, body, name) in asked() {
+        for limit in [json!(4_294_967_295_u64), json!(u64::MAX), json!(1e18), json!(1e300)] {
+            for stream in [false, true] {
+                let answer =
+                    post(server.address, path, &with(body.clone(), json!({name: limit, "stream": stream})));
+                assert_eq!(answer.status, 200, "{path} {limit}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_have_the_number_that_was_sent() {
+    let server = Running::with(|_| {});
+    let sent = [
+        ("max_tokens", json!(-2)),
+        ("top_k", json!(-9_007_199_254_740_993_i64)),
+        ("repeat_last_n", json!(-2)),
+        ("priority", json!(u64::MAX - 1)),
+        ("n", json!(u64::MAX)),
+        ("top_logprobs", json!(u64::MAX)),
+        ("seed", json!(1e20)),
+    ];
+    for (name, number) in sent {
+        let body = chat(json!({"logprobs": true, name: number}));
+        let message = post(server.address, CHAT, &body).json()["error"]["message"].to_string();
+        assert!(message.contains(&format!("found {number}")), "{name}: {message}");
+    }
+}
+
+#[test]
+fn as_many_stop_texts_and_choices_as_editors_send_are_accepted() {
+    let server = Running::with(|_| {});
+    let stops: Vec<String> = (0..64).map(|n| format!("\n{n}")).collect();
+    for (path, body, limit) in asked() {
+        let name = if path == "/v1/messages" { "stop_sequences" } else { "stop" };
+        let body = with(body, json!({limit: 1, name: stops}));
+        assert_eq!(post(server.address, path, &body).status, 200, "{path}");
+    }
+    let answer = post(server.address, CHAT, &chat(json!({"n": 128, "max_tokens": 1}))).json();
+    assert_eq!(answer["choices"].as_array().map(Vec::len), Some(128));
+    let many = json!({"prompt": vec!["a"; 64], "n": 9, "max_tokens": 1});
+    let refused = post(server.address, "/v1/completions", &many);
+    assert_eq!((refused.status, refused.json()["error"]["param"].clone()), (400, "n".into()));
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped_and_another_encoding_is_named() {
+    let server = Running::with(|_| {});
+    let send = |path: &str, body: &[u8]| {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        raw(server.address, &[head.as_bytes(), body].concat())
+    };
+    let tokenize = ("/tokenize", json!({"content": "a"}), "add_special");
+    for (path, body, limit) in asked().into_iter().chain([tokenize]) {
+        let body = if path == "/tokenize" { body } else { with(body, json!({limit: 1})) };
+        let marked = format!("\u{feff}{body}");
+        assert_eq!(send(path, marked.as_bytes()).status, 200, "{path}");
+        for text in [marked, body.to_string()] {
+            for order in [u16::to_le_bytes, u16::to_be_bytes] {
+                let bytes: Vec<u8> = text.encode_utf16().flat_map(order).collect();
+                let answer = send(path, &bytes);
+                assert_eq!(answer.status, 400, "{path}");
+                assert!(answer.body.contains("expected UTF-8, found UTF-16"), "{path}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn base_urls_without_v1_with_it_twice_or_with_a_slash_are_answered() {
+    let server = Running::with(|_| {});
+    for (path, body, limit) in asked() {
+        let body = with(body, json!({limit: 1}));
+        let short = path.strip_prefix("/v1").expect("a route of an API");
+        for other in [short.to_owned(), format!("{path}/"), format!("/{path}"), format!("/v1{path}")] {
+            let answer = post(server.address, &other, &body);
+            assert_eq!(answer.status, 200, "{other}: {answer:?}");
+            let mut wrong = body.clone();
+            wrong[limit] = "x".into();
+            let error = post(server.address, &other, &wrong).json();
+            assert_eq!(error, post(server.address, path, &wrong).json(), "{other}");
+        }
+    }
+    for path in ["/models", "/models/", "//v1/models", "/v1/v1/models"] {
+        assert_eq!(get(server.address, path).json(), get(server.address, "/v1/models").json(), "{path}");
+    }
+    let unknown = get(server.address, "/api/v1/chat/completions");
+    assert_eq!((unknown.status, unknown.json()["error"]["code"].clone()), (404, "unknown_route".into()));
+    let message = unknown.json()["error"]["message"].to_string();
+    assert!(message.contains("expected /v1/chat/completions"), "{message}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Index {
         fs::write(&python, format!("{head}{script}\n")).unwrap();
         fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
         let (endpoint, python) = (None, Some(python));
-        let sources = Sources { offline: None, endpoint, token: None, use_proxy: false, python };
+        let sources = Sources { offline: None, endpoint, token: None, network: Network::default(), python };
         let wheels = self.wheels.iter().map(|wheel| Wheel { ..*wheel }).collect::<Vec<_>>();
         (sources, Box::leak(Box::new(Entry { hub: None, wheels: wheels.leak(), ..*entry() })))
     }
