@@ -5,8 +5,12 @@ use std::sync::Arc;
 use super::request::{EncodedPrompt, Prompt};
 use super::{InferenceEngine, Request};
 #[cfg(feature = "text")]
-use crate::chat::{AnswerParser, ReasoningState, Tools};
-use crate::{Result, TokenId, engine::TokenRequest, text::Vocab};
+use crate::chat::{AnswerParser, OutsideCalls, ReasoningState, ToolChoice, Tools};
+use crate::{
+    Result, TokenId,
+    engine::TokenRequest,
+    text::{StopScope, Vocab},
+};
 
 /// A request with an encoded prompt, ready to be submitted any number of times; see
 /// [`InferenceEngine::prepare`]. Convert it with [`Request::from`] to set further options, such as sampling.
@@ -29,8 +33,7 @@ impl Prepared {
     /// ids counts as one that has not opened the reasoning.
     #[cfg(feature = "text")]
     pub fn answer_parser(&self) -> AnswerParser {
-        let parser = AnswerParser::new(self.prompt.format, &self.prompt.tools);
-        if self.prompt.reasoning == ReasoningState::Open { parser.in_reasoning() } else { parser }
+        self.prompt.answer_parser()
     }
 
     #[cfg(feature = "text")]
@@ -41,6 +44,30 @@ impl Prepared {
     pub(super) fn into_token_request(self, vocab: &Arc<Vocab>) -> TokenRequest {
         let Prepared { prompt, request } = self;
         request.into_token_request(prompt, vocab)
+    }
+}
+
+#[cfg(feature = "text")]
+impl EncodedPrompt {
+    /// Parser of an answer to the prompt.
+    fn answer_parser(&self) -> AnswerParser {
+        let parser = AnswerParser::new(self.format, &self.tools);
+        if self.reasoning == ReasoningState::Open { parser.in_reasoning() } else { parser }
+    }
+
+    /// Scope of stop strings: the answer without its calls. `None` if there are no stop strings or no calls.
+    pub(super) fn stop_scope(&self, stops: &[String]) -> Option<Box<dyn StopScope>> {
+        let may_call = !self.tools.list.is_empty() && self.tools.choice != ToolChoice::None;
+        let is_needed = may_call && !stops.is_empty();
+        is_needed.then(|| Box::new(OutsideCalls::new(self.answer_parser())) as _)
+    }
+}
+
+#[cfg(not(feature = "text"))]
+impl EncodedPrompt {
+    /// Stop strings count everywhere.
+    pub(super) fn stop_scope(&self, _: &[String]) -> Option<Box<dyn StopScope>> {
+        None
     }
 }
 

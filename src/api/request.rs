@@ -244,7 +244,7 @@ impl Request {
     }
 
     /// Stop strings: the answer ends before the first of them, which
-    /// [`Done::stop`](crate::engine::Done::stop) names. Default: none.
+    /// [`Done::stop`](crate::engine::Done::stop) names. They do not count in tool calls. Default: none.
     pub fn stop<S: Into<String>>(mut self, texts: impl IntoIterator<Item = S>) -> Request {
         self.stop = texts.into_iter().map(Into::into).collect();
         self
@@ -374,11 +374,13 @@ impl Request {
     pub(super) fn into_token_request(self, prompt: Arc<EncodedPrompt>, vocab: &Arc<Vocab>) -> TokenRequest {
         // The last owner of the prompt gives its ids away.
         drop(self.prompt);
+        let stop_scope = prompt.stop_scope(&self.stop);
         let ids = Arc::try_unwrap(prompt).map_or_else(|shared| shared.ids.clone(), |own| own.ids);
         let mut request = TokenRequest::new(ids, self.max_tokens);
         request.sampling = self.sampling;
         request.stop_ids = if self.ignore_eos { Vec::new() } else { vocab.stop_ids().to_vec() };
         request.stop_strings = self.stop;
+        request.stop_scope = stop_scope;
         request.window = self.window;
         request.text = Some(Arc::clone(vocab));
         request.show_control_tokens = self.show_control_tokens;

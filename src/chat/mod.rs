@@ -7,6 +7,7 @@ mod schema;
 mod tool;
 
 pub use answer::AnswerParser;
+pub(crate) use answer::OutsideCalls;
 pub use format::ChatFormat;
 pub(crate) use format::ReasoningState;
 #[cfg(feature = "constraints")]

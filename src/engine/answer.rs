@@ -10,7 +10,7 @@ use super::mask_task::MaskTask;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{
-    text::{Detokenizer, StopMatcher},
+    text::{Detokenizer, ScopedStops},
     token::TokenId,
 };
 
@@ -43,7 +43,7 @@ pub(super) enum PendingMask {
 #[derive(Debug)]
 struct Text {
     detokenizer: Detokenizer,
-    stops: StopMatcher,
+    stops: ScopedStops,
 }
 
 impl Answer {
@@ -51,7 +51,7 @@ impl Answer {
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
         let text = request.text.clone().map(|vocab| Text {
             detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),
-            stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
+            stops: ScopedStops::new(std::mem::take(&mut request.stop_strings), request.stop_scope.take()),
         });
         channel.set_prompt(request.prompt.len(), 0);
         let mask = request.mask.take().map(MaskTask::new);

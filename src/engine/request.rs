@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::SubmitError;
 use crate::ir::Window;
 use crate::sample::{Sampling, TokenMask};
-use crate::text::Vocab;
+use crate::text::{StopScope, Vocab};
 use crate::token::TokenId;
 
 /// Most stop strings of a request.
@@ -29,6 +29,8 @@ pub struct TokenRequest {
     pub stop_ids: Vec<TokenId>,
     /// Stop strings, which end the answer and are not part of it. They need `text`. Default: none.
     pub stop_strings: Vec<String>,
+    /// Stretches of the text in which stop strings count. Default: `None`, everywhere.
+    pub stop_scope: Option<Box<dyn StopScope>>,
     /// Sliding window with attention sinks. Default: `None`, the whole context.
     pub window: Option<Window>,
     /// Vocabulary for detokenization. Default: `None`, events carry no text.
@@ -68,6 +70,7 @@ impl TokenRequest {
             sampling: Sampling::default(),
             stop_ids: Vec::new(),
             stop_strings: Vec::new(),
+            stop_scope: None,
             window: None,
             text: None,
             show_control_tokens: Vec::new(),

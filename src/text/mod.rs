@@ -35,6 +35,7 @@ mod known;
 mod parts;
 mod spaces;
 mod stop;
+mod stop_scope;
 mod vocab;
 mod vocab_data;
 mod warnings;
@@ -70,6 +71,7 @@ pub use detokenize::Detokenizer;
 pub use error::TextError;
 pub use kind::TokenKind;
 pub use stop::{StopMatcher, StopOutcome};
+pub use stop_scope::{ScopedStops, StopScope, Stretch};
 pub use vocab::Vocab;
 
 #[cfg(feature = "text")]

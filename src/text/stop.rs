@@ -53,8 +53,12 @@ impl StopMatcher {
             self.emitted.extend(self.held.drain(..end));
             self.met = met;
         }
-        let stop = self.met.and_then(|index| self.stops.get(index)).map(String::as_str);
-        StopOutcome { emit: &self.emitted, stop }
+        StopOutcome { emit: &self.emitted, stop: self.met() }
+    }
+
+    /// The stop string that was found, if any.
+    pub(super) fn met(&self) -> Option<&str> {
+        self.met.and_then(|index| self.stops.get(index)).map(String::as_str)
     }
 
     /// Ends the stream. Returns the text held back for a stop string that was not completed.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use ottava::ErrorKind;
+use ottava::engine::SubmitError;
 use serde_json::{Value, json};
 
 /// Errors of a server's start and run.
@@ -50,6 +51,8 @@ pub enum ServeError {
 /// Most characters of a client's text in a message.
 const QUOTED_MAX: usize = 200;
 
+/// Code of a prompt, or of prompt and answer, beyond the context.
+const TOO_LONG: &str = "context_length_exceeded";
 /// Code of a lost engine, which answers no further request.
 const LOST: &str = "engine_lost";
 /// Header by which a front detects a lost engine, whatever the error's form.
@@ -67,6 +70,41 @@ pub(crate) struct ApiError {
     retry_after: Option<u32>,
     /// Whether clients must not retry, for the header `x-should-retry` of OpenAI's and Anthropic's clients.
     is_final: bool,
+    overflow: Option<Overflow>,
+}
+
+/// A prompt beyond the context. Agents shorten their conversation when they read these words.
+#[derive(Clone, Copy, Debug)]
+struct Overflow {
+    /// Tokens of the prompt, or the number counted so far.
+    tokens: usize,
+    context: usize,
+}
+
+impl Overflow {
+    /// Tokens of prompt and answer: an answer has at least one.
+    fn needed(self) -> usize {
+        self.tokens.max(self.context.saturating_add(1))
+    }
+
+    /// OpenAI's words, with the field of the prompt.
+    fn to_openai(self, field: &str) -> String {
+        let (needed, context) = (self.needed(), self.context);
+        format!(
+            "This model's maximum context length is {context} tokens. However, your {field} resulted in at least \
+             {needed} tokens. Please reduce the length of the {field}."
+        )
+    }
+
+    /// Anthropic's words.
+    fn to_anthropic(self) -> String {
+        format!("prompt is too long: {} tokens > {} maximum", self.needed(), self.context)
+    }
+
+    /// Adds llama.cpp's fields to an error object.
+    fn onto(self, error: &mut Value) {
+        (error["n_prompt_tokens"], error["n_ctx"]) = (self.tokens.into(), self.context.into());
+    }
 }
 
 impl ApiError {
@@ -75,7 +113,16 @@ impl ApiError {
         if let Some((end, _)) = message.char_indices().nth(4 * QUOTED_MAX) {
             message.truncate(end);
         }
-        ApiError { status, kind, code: None, param: None, message, retry_after: None, is_final: false }
+        ApiError {
+            status,
+            kind,
+            code: None,
+            param: None,
+            message,
+            retry_after: None,
+            is_final: false,
+            overflow: None,
+        }
     }
 
     /// The error of a wrong field.
@@ -123,14 +170,26 @@ impl ApiError {
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref().is_some_and(|param| param.starts_with(from)) {
             self.param = self.param.map(|param| param.replacen(from, to, 1));
-            self.message = self.message.replacen(from, to, 1);
+            self.message = match (self.overflow, &self.param) {
+                (Some(overflow), Some(param)) => overflow.to_openai(param),
+                _ => self.message.replacen(from, to, 1),
+            };
         }
         self
+    }
+
+    /// The error of a prompt beyond the context.
+    fn too_long(tokens: usize, context: usize) -> ApiError {
+        const FIELD: &str = "prompt";
+        let overflow = Overflow { tokens, context };
+        let error = ApiError::invalid(FIELD, overflow.to_openai(FIELD)).with_code(TOO_LONG);
+        ApiError { overflow: Some(overflow), ..error }
     }
 
     /// The error code in the form of Responses.
     pub(crate) fn responses_code(&self) -> &'static str {
         match self.status {
+            _ if self.code == Some(TOO_LONG) => TOO_LONG,
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
             status if status.is_client_error() => "invalid_prompt",
             _ => "server_error",
@@ -154,14 +213,20 @@ impl ApiError {
             400..=499 => "invalid_request_error",
             _ => "api_error",
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+        let mut error = json!({"type": kind, "message": self.message});
+        if let Some(overflow) = self.overflow {
+            error["message"] = overflow.to_anthropic().into();
+            overflow.onto(&mut error);
+        }
+        json!({"type": "error", "error": error})
     }
 
     /// The error object, as a body or as a stream's last event.
     pub(crate) fn to_json(&self) -> Value {
-        json!({"error": {
-            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
-        }})
+        let mut error =
+            json!({"message": self.message, "type": self.kind, "param": self.param, "code": self.code});
+        self.overflow.iter().for_each(|overflow| overflow.onto(&mut error));
+        json!({"error": error})
     }
 }
 
@@ -195,9 +260,7 @@ pub(crate) fn wrong(place: &str, expected: &str, found: &Value) -> ApiError {
 pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt::Display) -> ApiError {
     let (status, name, code) = match kind {
         ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("overloaded")),
-        ErrorKind::TooLong => {
-            (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
-        }
+        ErrorKind::TooLong => (StatusCode::BAD_REQUEST, "invalid_request_error", Some(TOO_LONG)),
         ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
         ErrorKind::Unsupported => {
             (StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"))
@@ -224,7 +287,17 @@ pub(crate) fn stopping() -> ApiError {
 
 impl From<ottava::Error> for ApiError {
     fn from(error: ottava::Error) -> ApiError {
-        of_engine(error.kind(), error.field(), &error)
+        match error {
+            ottava::Error::Submit(SubmitError::TooLong { tokens, context_max }) => {
+                ApiError::too_long(tokens, context_max)
+            }
+            // The pool of pages is smaller than the context.
+            ottava::Error::Submit(SubmitError::TooLarge { .. }) => {
+                let message = format!("prompt and answer exceed the context size: {error}");
+                of_engine(error.kind(), error.field(), message)
+            }
+            error => of_engine(error.kind(), error.field(), &error),
+        }
     }
 }
 

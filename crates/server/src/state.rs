@@ -11,6 +11,7 @@ use crate::error::{ApiError, shown};
 use crate::http::auth::Guard;
 use crate::ids::now;
 use crate::metrics::Metrics;
+use crate::request::template_demands::TemplateDemands;
 
 /// Score requests that may wait for the engine, a thread each: the engine's default queue of 16, one running,
 /// and one more that gets the refusal.
@@ -25,6 +26,8 @@ pub(crate) struct App {
     /// Unix time of the start, the model's `created`.
     pub(crate) started: u64,
     names: Vec<String>,
+    /// Demands of the chat template.
+    pub(crate) demands: Arc<TemplateDemands>,
     /// Bounds CPU-heavy work: templates and tokenising.
     workers: Arc<Semaphore>,
     /// Bounds scores, which block a thread while they wait for the engine.
@@ -50,7 +53,7 @@ impl App {
         let [workers, scores] = [workers, SCORES].map(|permits| Arc::new(Semaphore::new(permits)));
         let started = now();
         let metrics = Metrics::new(&names[0]);
-        App { engine, guard, metrics, started, names, workers, scores }
+        App { engine, guard, metrics, started, names, demands: Arc::default(), workers, scores }
     }
 
     /// Names of the model; the first is the one in answers.

@@ -78,6 +78,11 @@ impl Block {
         self.went(step)
     }
 
+    /// Whether the current call has a name.
+    pub(super) fn has_started(&self) -> bool {
+        self.has_started
+    }
+
     /// Ends the block at the end of input.
     pub(super) fn finish(&mut self) -> Left {
         let arguments = match &mut self.state {

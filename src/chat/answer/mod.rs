@@ -2,13 +2,14 @@
 //!
 //! The parser takes one character at a time, so the parts do not depend on how the text was split.
 //! `call.rs` parses a block of calls, `object.rs` and `named.rs` one call, `value.rs` and `tags.rs` its
-//! arguments.
+//! arguments. `scope.rs` separates calls from text for stop strings.
 
 mod call;
 mod convert;
 mod named;
 mod object;
 mod out;
+mod scope;
 mod step;
 mod tags;
 mod value;
@@ -19,6 +20,8 @@ use super::format::{ChatFormat, Ids};
 use super::{ChatPart, Tool, ToolChoice, Tools};
 use call::{Block, Went};
 use out::Out;
+pub(crate) use scope::OutsideCalls;
+use scope::Stretches;
 
 /// Streaming parser for the text of one answer.
 ///
@@ -60,6 +63,8 @@ pub struct AnswerParser {
     calls: usize,
     malformed: usize,
     seed: u64,
+    /// Stretches of text and calls, for a scope of stop strings.
+    stretches: Option<Stretches>,
 }
 
 #[derive(Debug)]
@@ -96,6 +101,7 @@ impl AnswerParser {
             calls: 0,
             malformed: 0,
             seed: RandomState::new().build_hasher().finish(),
+            stretches: None,
         }
     }
 
@@ -111,6 +117,7 @@ impl AnswerParser {
     /// Consumes text. Returns the parts that are certain so far.
     pub fn push(&mut self, text: &str) -> Vec<ChatPart> {
         for c in text.chars() {
+            self.stretches.iter_mut().for_each(|stretches| stretches.pushed += 1);
             self.again.push(c);
             while let Some(c) = self.again.pop() {
                 self.take(c);
@@ -149,10 +156,12 @@ impl AnswerParser {
     fn take(&mut self, c: char) {
         if let AnswerState::Block(block) = &mut self.state {
             let mut out = Out::new(&self.tools);
+            let was_call = block.has_started();
             let went = block.push(c, &mut out);
             let Out { start, arguments, .. } = out;
+            let is_call = was_call || start.is_some();
             self.tell(start, &arguments);
-            return self.went(went);
+            return self.went(went, is_call);
         }
         self.held.push(c);
         while !self.held.is_empty() {
@@ -192,6 +201,9 @@ impl AnswerParser {
             Marker::ReasoningEnd => (self.state, self.is_fresh) = (AnswerState::Text, true),
             Marker::Ignored => {}
         }
+        if !matches!(marker, Marker::Calls) {
+            self.stretch(true);
+        }
     }
 
     /// Handles a character outside of markers.
@@ -200,7 +212,7 @@ impl AnswerParser {
             if !self.behind_marker {
                 self.space.push(c);
             }
-            return;
+            return self.stretch(true);
         }
         let may_call = !self.tools.is_empty() && self.format.calls.bare;
         if may_call && self.is_fresh && matches!(self.state, AnswerState::Text) && matches!(c, '{' | '[') {
@@ -214,9 +226,16 @@ impl AnswerParser {
         text.push(c);
         self.behind_marker = false;
         self.text(&text);
+        self.stretch(true);
     }
 
-    fn went(&mut self, went: Went) {
+    /// `is_call`: the block has a call that has started.
+    fn went(&mut self, went: Went, is_call: bool) {
+        let counts = match went {
+            Went::On { .. } if !is_call => None,
+            Went::On { .. } | Went::Over { .. } => Some(false),
+            Went::Broken { .. } => Some(true),
+        };
         let again = match went {
             Went::On { again } => again,
             Went::Over { again } => {
@@ -231,6 +250,16 @@ impl AnswerParser {
             }
         };
         self.again.extend(again.chars().rev());
+        if let Some(counts) = counts {
+            self.stretch(counts);
+        }
+    }
+
+    /// Ends a stretch with the characters that are read and not held.
+    fn stretch(&mut self, counts: bool) {
+        if let Some(stretches) = &mut self.stretches {
+            stretches.end(self.held.chars().count() + self.again.len(), counts);
+        }
     }
 
     fn text(&mut self, text: &str) {

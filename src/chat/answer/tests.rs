@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::text::StopScope;
 
 /// Joined parts of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +108,25 @@ fn every_format_has_answers_with_calls_and_text() {
         assert!(calls.contains(&0), "{name}: an answer without a call");
         assert!(calls.iter().any(|&calls| calls > 0), "{name}: an answer with a call");
         assert!(CASES.iter().filter(of).any(|case| case.calls.iter().any(|call| call.1 == "{}")), "{name}");
+    }
+}
+
+#[test]
+fn stop_strings_count_in_text_and_reasoning_only() {
+    let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+    for case in CASES {
+        let mut chars = case.written.chars();
+        let stretches = OutsideCalls::new(parser(case.format)).push(case.written);
+        let stretches: Vec<(String, bool)> = stretches
+            .iter()
+            .map(|found| (chars.by_ref().take(found.chars).collect(), found.counts))
+            .collect();
+        let counted: String =
+            stretches.iter().filter(|(_, counts)| *counts).map(|(text, _)| text.as_str()).collect();
+        let (whole, _) = read(case.format, [counted.as_str()]);
+        let found = (squeezed(&whole.text), squeezed(&whole.reasoning), whole.calls.len());
+        let expected = (squeezed(case.text), squeezed(case.reasoning), 0);
+        assert_eq!(found, expected, "{}: {} as {stretches:?}", case.format, case.written);
     }
 }
 

@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,13 +10,15 @@ use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
+use crate::answer::custom_input::CustomInput;
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
 use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::ApiError;
 use crate::ids::random_hex;
-use crate::request::conversation::Conversation;
+use crate::request::call_forms::CallForms;
+use crate::request::conversation::{Conversation, of_messages};
 use crate::request::fields::RequestFields;
 use crate::request::params::Params;
 use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
@@ -49,8 +52,9 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let ChatRequest { conversation, mut params } = request;
     let ignored = ignored.counted(&app);
+    let forms = conversation.forms();
     let (answers, _) = begin(&app, conversation, &mut params).await?;
-    let chunks = Chunks::new(&app, &params);
+    let chunks = Chunks::new(&app, &params, forms);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
@@ -61,9 +65,10 @@ pub(crate) async fn begin(
     params: &mut Params,
 ) -> Result<(Answers, usize), ApiError> {
     let says = params.take_grammar(app).await?;
-    let prompt = app.work(move |engine| conversation.prompt(engine, says.as_ref())).await?;
+    let demands = Arc::clone(&app.demands);
+    let prompt = app.work(move |engine| conversation.prompt(engine, &demands, says.as_ref())).await?;
     let tokens = prompt.ids.len();
-    Ok((Answers::begin(app, vec![prompt], params)?, tokens))
+    Ok((Answers::begin(app, vec![prompt], params).map_err(of_messages)?, tokens))
 }
 
 fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
@@ -82,13 +87,16 @@ fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
 struct Chunks {
     frame: Frame,
     vocab: Arc<Vocab>,
+    forms: CallForms,
+    /// Input of custom calls, by choice and call.
+    inputs: HashMap<(usize, usize), CustomInput>,
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params) -> Chunks {
+    fn new(app: &App, params: &Params, forms: CallForms) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
-        Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), forms, inputs: HashMap::new() }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -97,16 +105,55 @@ impl Chunks {
     }
 
     /// A chunk for each part; the first has the token's log-probabilities.
-    fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
-        let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
+    fn parts(&mut self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
+        let mut deltas: Vec<Value> = parts.into_iter().filter_map(|part| self.delta(index, part)).collect();
         if deltas.is_empty() && !logprobs.is_null() {
             deltas.push(json!({"content": ""}));
         }
         deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
     }
 
-    fn ended(&self, index: usize, end: End) -> Vec<Value> {
+    /// The delta for a part.
+    fn delta(&mut self, choice: usize, part: ChatPart) -> Option<Value> {
+        let call = |call: Value| Some(json!({"tool_calls": [call]}));
+        match part {
+            ChatPart::Text(text) => Some(json!({"content": text})),
+            ChatPart::Reasoning(text) => Some(json!({"reasoning_content": text})),
+            ChatPart::CallStart { index, id, name } if self.forms.is_custom(&name) => {
+                self.inputs.insert((choice, index), CustomInput::default());
+                call(
+                    json!({"index": index, "id": id, "type": "custom", "custom": {"name": name, "input": ""}}),
+                )
+            }
+            ChatPart::CallStart { index, id, name } => call(json!({
+                "index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""},
+            })),
+            ChatPart::CallArguments { index, text } => match self.inputs.get_mut(&(choice, index)) {
+                Some(input) => {
+                    let text = Some(input.push(&text)).filter(|text| !text.is_empty())?;
+                    call(json!({"index": index, "custom": {"input": text}}))
+                }
+                None => call(json!({"index": index, "function": {"arguments": text}})),
+            },
+            _ => None,
+        }
+    }
+
+    /// Deltas with the text that custom calls held back to the end.
+    fn rest(&mut self, choice: usize) -> Vec<Value> {
+        let mut calls: Vec<_> = self.inputs.iter_mut().filter(|((of, _), _)| *of == choice).collect();
+        calls.sort_by_key(|((_, index), _)| *index);
+        let rest = calls.into_iter().map(|((_, index), input)| (*index, input.finish()));
+        rest.filter(|(_, text)| !text.is_empty())
+            .map(|(index, text)| json!({"tool_calls": [{"index": index, "custom": {"input": text}}]}))
+            .collect()
+    }
+
+    fn ended(&mut self, index: usize, end: End) -> Vec<Value> {
         let mut chunks = self.parts(index, end.parts, Value::Null);
+        for delta in self.rest(index) {
+            chunks.push(self.chunk(index, delta, Value::Null, Value::Null));
+        }
         let mut last = self.chunk(index, json!({}), Value::Null, end.finish.into());
         last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
         last["timings"] = timings(&end.usage, &end.timings);
@@ -166,21 +213,6 @@ impl ResponseFormat for Chunks {
     }
 }
 
-/// The delta for a part.
-fn delta(part: ChatPart) -> Option<Value> {
-    match part {
-        ChatPart::Text(text) => Some(json!({"content": text})),
-        ChatPart::Reasoning(text) => Some(json!({"reasoning_content": text})),
-        ChatPart::CallStart { index, id, name } => Some(json!({"tool_calls": [
-            {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-        ]})),
-        ChatPart::CallArguments { index, text } => {
-            Some(json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}))
-        }
-        _ => None,
-    }
-}
-
 /// Folds a delta into a message.
 fn fold_delta(message: &mut Value, delta: &Value) {
     append(&mut message["content"], &delta["content"]);
@@ -191,6 +223,9 @@ fn fold_delta(message: &mut Value, delta: &Value) {
     for call in delta["tool_calls"].as_array().into_iter().flatten() {
         let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or_default();
         match message["tool_calls"].get_mut(index) {
+            Some(kept) if kept["type"] == "custom" => {
+                append(&mut kept["custom"]["input"], &call["custom"]["input"]);
+            }
             Some(kept) => append(&mut kept["function"]["arguments"], &call["function"]["arguments"]),
             None => {
                 let mut first = call.clone();

@@ -19,6 +19,7 @@ use crate::request::table::{
     RETURN_TOKEN_STRS, STREAM, TEMPLATE, TOKENIZE, TOKENIZE_CONTENT, TOKENIZE_PROMPT, TOKENIZE_TEXT,
     TOKENS_OF_TEXT, WITH_PIECES,
 };
+use crate::request::template_demands::TemplateDemands;
 use crate::state::App;
 
 /// Input of `/tokenize`.
@@ -53,8 +54,9 @@ pub(crate) async fn tokenize(
     Typed(request, _): Typed<TokenizeRequest>,
 ) -> Result<Response, ApiError> {
     let TokenizeRequest { source, with_strings, with_pieces } = request;
+    let demands = Arc::clone(&app.demands);
     let answer = app.work(move |engine| {
-        let ids = ids(engine, &source)?;
+        let ids = ids(engine, &demands, &source)?;
         let mut answer =
             json!({"count": ids.len(), "max_model_len": engine.info().context_max, "tokens": numbers(&ids)});
         if with_strings {
@@ -93,9 +95,9 @@ fn source(fields: &mut RequestFields) -> Result<Source, ApiError> {
     Ok(Source::Text { text, special: if parse { Special::Parse } else { Special::Text }, bos })
 }
 
-fn ids(engine: &Engine, source: &Source) -> Result<Vec<TokenId>, ApiError> {
+fn ids(engine: &Engine, demands: &TemplateDemands, source: &Source) -> Result<Vec<TokenId>, ApiError> {
     match source {
-        Source::Chat(conversation) => conversation.ids(engine),
+        Source::Chat(conversation) => conversation.ids(engine, demands),
         Source::Text { text, special, bos } => engine
             .tokenizer()
             .encode(text, *special, *bos)
@@ -143,7 +145,8 @@ pub(crate) async fn detokenize(
 
 /// The tokens of a conversation's prompt.
 pub(crate) async fn ids_of(app: &Arc<App>, conversation: Conversation) -> Result<Vec<TokenId>, ApiError> {
-    app.work(move |engine| conversation.ids(engine)).await
+    let demands = Arc::clone(&app.demands);
+    app.work(move |engine| conversation.ids(engine, &demands)).await
 }
 
 /// A request of `/v1/chat/completions/input_tokens`.

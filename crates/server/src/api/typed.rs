@@ -42,7 +42,7 @@ pub(crate) trait ApiRequest: Sized + Send {
     }
 }
 
-/// A request with the names of its unknown fields.
+/// A request with the names of its unknown fields and skipped parts.
 pub(crate) struct Typed<T>(pub T, pub Ignored);
 
 impl<T: ApiRequest> FromRequest<Arc<App>> for Typed<T> {
@@ -60,7 +60,7 @@ impl<T: ApiRequest> FromRequest<Arc<App>> for Typed<T> {
     }
 }
 
-/// Names of a request's unknown fields. They are accepted, and named in a header.
+/// Names of a request's unknown fields and skipped parts. They are accepted, and named in a header.
 #[derive(Debug)]
 pub(crate) struct Ignored(Vec<String>);
 
@@ -73,8 +73,8 @@ impl Ignored {
 
     /// Names the fields in a response's header.
     pub(crate) fn onto(self, mut response: Response) -> Response {
-        let plain =
-            |name: &&String| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_plain = |name: &str| name.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-.".contains(&c));
+        let plain = |name: &&String| name.len() <= 64 && is_plain(name);
         let names: Vec<&str> = self.0.iter().filter(plain).take(16).map(String::as_str).collect();
         if let Ok(value) = HeaderValue::from_str(&names.join(", "))
             && !names.is_empty()

@@ -1,19 +1,24 @@
 //! The internal form of a conversation, for all APIs.
 
+use std::collections::HashSet;
+
 use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use ottava::constrain::Grammar;
-use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
+use ottava::text::{Content, ContentPart, Message, RenderOptions, TextError, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, wrong};
+use crate::request::call_forms::{CallForm, CallForms, CallKind, custom_arguments, custom_tool};
 use crate::request::fields::RequestFields;
+use crate::request::parts::omitted;
 use crate::request::prompt::Prompt;
+use crate::request::skipped::Skipped;
 use crate::request::table::{
     ADD_GENERATION_PROMPT, CHAT_MESSAGES, CHAT_TEMPLATE_KWARGS, CHAT_TOOL_CHOICE, CHAT_TOOLS, DOCUMENTS,
     PARALLEL_TOOL_CALLS, REASONING_EFFORT,
 };
-use crate::request::template_compat;
+use crate::request::template_demands::TemplateDemands;
 
 /// Messages with their tools and template options.
 #[derive(Debug)]
@@ -22,66 +27,72 @@ pub(crate) struct Conversation {
     options: RenderOptions,
     /// Tools that the model may call.
     tools: Tools,
-    /// Whether consecutive turns of one role may be joined.
-    may_join: bool,
+    forms: CallForms,
 }
-
-/// Rewrites messages; returns whether anything changed.
-type Change = fn(&mut Vec<Message>) -> bool;
 
 impl Conversation {
     pub(crate) fn take(fields: &mut RequestFields) -> Result<Conversation, ApiError> {
         let messages = fields.needed_list(&CHAT_MESSAGES)?.into_iter().enumerate();
-        let messages = messages.map(|(at, value)| message(at, value)).collect::<Result<_, _>>()?;
-        Ok(Conversation {
-            may_join: false,
-            ..Conversation::new(messages, options(fields, None)?, tools(fields)?)
-        })
+        let skipped = fields.skipped();
+        let messages = messages.map(|(at, value)| message(at, value, skipped)).collect::<Result<_, _>>()?;
+        let (tools, forms) = tools(fields)?;
+        Ok(Conversation::new(messages, options(fields, None)?, tools).with_forms(forms))
     }
 
-    /// A conversation of Responses or Messages, whose consecutive turns of one role may be joined.
+    /// A conversation with functions as its tools.
     pub(crate) fn new(messages: Vec<Message>, options: RenderOptions, tools: Tools) -> Conversation {
-        Conversation { messages, options, tools, may_join: true }
+        Conversation { messages, options, tools, forms: CallForms::default() }
+    }
+
+    /// Sets the forms of tools that are no plain functions.
+    pub(crate) fn with_forms(mut self, forms: CallForms) -> Conversation {
+        self.forms = forms;
+        self
+    }
+
+    /// The forms of calls in the answer.
+    pub(crate) fn forms(&self) -> CallForms {
+        self.forms.clone()
     }
 
     /// Token ids of the prompt.
-    pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
-        self.encoded(|request| engine.prompt_ids(&request))
+    pub(crate) fn ids(&self, engine: &Engine, demands: &TemplateDemands) -> Result<Vec<TokenId>, ApiError> {
+        self.encoded((engine, demands), |request| engine.prompt_ids(&request))
     }
 
-    /// Encodes the messages. Those that the template refuses are rewritten in the ways that other templates
-    /// accept.
-    fn encoded<T>(&self, encode: impl Fn(Request) -> ottava::Result<T>) -> Result<T, ApiError> {
+    /// Encodes the messages. Those that the template refuses are rewritten by its demands.
+    fn encoded<T>(
+        &self,
+        (engine, demands): (&Engine, &TemplateDemands),
+        encode: impl Fn(Request) -> ottava::Result<T>,
+    ) -> Result<T, ApiError> {
         let encode = |messages: Vec<Message>| {
             encode(Request::chat(messages).template(self.options.clone()).tools(self.tools.clone()))
         };
-        let error = match encode(self.messages.clone()) {
-            Err(error @ ottava::Error::Text(_)) => error,
-            other => return Ok(other?),
+        let refused = match encode(self.messages.clone()) {
+            Err(refused) if is_refusal(&refused) => refused,
+            other => return other.map_err(of_messages),
         };
-        let join: Change = if self.may_join { template_compat::join } else { |_| false };
-        let texts: Change = |messages| template_compat::arguments_as_texts(messages);
-        let short_ids: Change = |messages| template_compat::short_ids(messages);
-        let attempts: [&[Change]; 4] =
-            [&[texts], &[short_ids], &[short_ids, join], &[short_ids, join, texts]];
-        for changes in attempts {
-            let mut messages = self.messages.clone();
-            let changed = changes.iter().filter(|change| change(&mut messages)).count();
-            if changed == 0 {
-                continue;
-            }
-            match encode(messages) {
-                Err(ottava::Error::Text(_)) => {}
-                other => return Ok(other?),
-            }
+        let accepts = |messages| match engine.prompt_ids(&Request::chat(messages)) {
+            Err(error) if error.retry() => Err(of_messages(error)),
+            ids => Ok(ids.is_ok()),
+        };
+        match demands.met(&self.messages, accepts)?.map(encode) {
+            None => Err(refused.into()),
+            Some(Err(error)) if is_refusal(&error) => Err(refused.into()),
+            Some(other) => other.map_err(of_messages),
         }
-        Err(error.into())
     }
 
     /// The prompt with its tools and an optional grammar for the text. Compiling the grammar may take a
     /// second.
-    pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
-        let prepared = self.encoded(|request| {
+    pub(crate) fn prompt(
+        &self,
+        engine: &Engine,
+        demands: &TemplateDemands,
+        says: Option<&Grammar>,
+    ) -> Result<Prompt, ApiError> {
+        let prepared = self.encoded((engine, demands), |request| {
             engine.prepare(match says {
                 Some(says) => request.format(says.clone()),
                 None => request,
@@ -91,42 +102,69 @@ impl Conversation {
     }
 }
 
+/// Whether the template refuses the messages.
+fn is_refusal(error: &ottava::Error) -> bool {
+    matches!(error, ottava::Error::Text(TextError::TemplateRender(_)))
+}
+
+/// An engine's error by the conversation's field: its prompt is made of messages.
+pub(crate) fn of_messages(error: impl Into<ApiError>) -> ApiError {
+    error.into().renamed("prompt", "messages")
+}
+
 /// `tools`, `tool_choice` and `parallel_tool_calls`.
-fn tools(fields: &mut RequestFields) -> Result<Tools, ApiError> {
+fn tools(fields: &mut RequestFields) -> Result<(Tools, CallForms), ApiError> {
     let refused = |error: ToolError| ApiError::invalid(error.field.as_str(), error.to_string());
     let list = fields.take(&CHAT_TOOLS)?.unwrap_or_default();
-    let tool = |(at, value): (usize, &Value)| Tool::from_json(&format!("tools[{at}]"), value);
-    let mut list: Vec<Tool> = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
+    let tool = |(at, value): (usize, &Value)| {
+        let place = format!("tools[{at}]");
+        match value["custom"] {
+            Value::Object(_) if value["type"] == "custom" => {
+                custom_tool(&place, &value["custom"]["name"], &value["custom"])
+            }
+            _ => Tool::from_json(&place, value),
+        }
+    };
+    let mut tools: Vec<Tool> =
+        list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
+    let is_custom = list.iter().map(|tool| tool["type"] == "custom");
+    let custom = tools.iter().zip(is_custom).filter(|(_, is_custom)| *is_custom);
+    let form = |name: &String| CallForm { kind: CallKind::Custom, name: name.clone(), namespace: None };
+    let forms = custom.map(|(tool, _)| (tool.name.clone(), form(&tool.name))).collect();
     let (choice, allowed) = choice(fields)?;
     if let Some(allowed) = allowed {
-        let is_tool = |name: &&String| list.iter().any(|tool| tool.name == **name);
-        if let Some(unknown) = allowed.iter().find(|name| !is_tool(name)) {
+        let names: HashSet<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+        if let Some(unknown) = allowed.iter().find(|name| !names.contains(name.as_str())) {
             return Err(wrong("tool_choice.allowed_tools.tools", "names of tools", &unknown.as_str().into()));
         }
-        list.retain(|tool| allowed.contains(&tool.name));
+        tools.retain(|tool| allowed.contains(&tool.name));
     }
-    let tools = Tools::new(list).choice(choice);
+    let tools = Tools::new(tools).choice(choice);
     tools.check().map_err(refused)?;
-    Ok(if fields.take(&PARALLEL_TOOL_CALLS)? == Some(false) { tools.single() } else { tools })
+    let is_single = fields.take(&PARALLEL_TOOL_CALLS)? == Some(false);
+    Ok((if is_single { tools.single() } else { tools }, CallForms::new(forms)))
 }
 
 /// `tool_choice`, and the names of the allowed tools if not all are.
-fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<HashSet<String>>), ApiError> {
     let value = match fields.take(&CHAT_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
         Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,
     };
     let allowed = &value["allowed_tools"];
-    match (value["type"].as_str(), value["function"]["name"].as_str(), allowed["mode"].as_str()) {
-        (Some("function"), Some(name), _) => Ok((ToolChoice::Named(name.into()), None)),
+    let name = |tool: &Value| {
+        let kind = tool["type"].as_str().filter(|kind| ["function", "custom"].contains(kind))?;
+        tool[kind]["name"].as_str().map(str::to_owned)
+    };
+    match (value["type"].as_str(), name(&value), allowed["mode"].as_str()) {
+        (_, Some(name), _) => Ok((ToolChoice::Named(name), None)),
         (Some("allowed_tools"), _, Some(mode)) => {
-            let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
             let names = allowed["tools"].as_array().map(|tools| tools.iter().filter_map(name).collect());
             Ok((choice_of_word("tool_choice.allowed_tools.mode", mode)?, names))
         }
         _ => {
-            let expected = "auto, none, required, a function with its name, or allowed_tools with a mode";
+            let expected = "auto, none, required, a tool with its name, or allowed_tools with a mode";
             Err(wrong("tool_choice", expected, &value))
         }
     }
@@ -144,6 +182,12 @@ pub(crate) fn choice_of_word(place: &str, word: &str) -> Result<ToolChoice, ApiE
 
 /// An assistant's call in the form that templates expect: arguments as an object where they are one.
 fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
+    if call.0["type"] == "custom" {
+        let custom = call.0["custom"].take();
+        let function =
+            json!({"name": custom["name"], "arguments": custom_arguments(custom["input"].clone())});
+        call.0 = json!({"id": call.0["id"], "type": "function", "function": function});
+    }
     let name = call.0.pointer("/function/name").and_then(Value::as_str);
     if name.is_none_or(str::is_empty) {
         let place = format!("{place}.function.name");
@@ -163,15 +207,21 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
 
 /// Arguments of a call as an object, which most templates expect; other text is kept.
 pub(crate) fn arguments(text: &str) -> Value {
-    match crate::request::json::parse(text.as_bytes()) {
-        Ok(Value::Object(fields)) => fields.into(),
-        _ if text.trim().is_empty() => json!({}),
+    let parsed = |text: &str| crate::request::json::parse(text.as_bytes()).unwrap_or_default();
+    let found = match parsed(text) {
+        // Some clients encode the object twice.
+        Value::String(inner) => parsed(&inner),
+        found => found,
+    };
+    match found {
+        Value::Object(fields) => fields.into(),
+        _ if ["", "null"].contains(&text.trim()) => json!({}),
         _ => text.into(),
     }
 }
 
 /// Reads a message: a known role, and text parts only.
-fn message(at: usize, value: Value) -> Result<Message, ApiError> {
+fn message(at: usize, value: Value, skipped: &mut Skipped) -> Result<Message, ApiError> {
     let param = || format!("messages[{at}]");
     let Some(fields) = value.as_object() else {
         return Err(wrong(&param(), "an object with a role and a content", &value));
@@ -197,8 +247,12 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
             format!("messages[{at}].role: expected system, developer, user, assistant or tool, found {role}");
         return Err(ApiError::invalid(format!("messages[{at}].role"), text));
     }
+    let is_users = ["system", "user"].contains(&message.role.as_str());
     if let Content::Parts(parts) = &mut message.content {
         parts.iter_mut().for_each(refusal_as_text);
+        if !is_users {
+            parts.iter_mut().filter(|part| !is_text(part)).for_each(|part| noted(part, skipped));
+        }
     }
     if let Content::Parts(parts) = &message.content
         && let Some(part) = parts.iter().find(|part| !is_text(part))
@@ -238,6 +292,16 @@ fn refusal_as_text(part: &mut ContentPart) {
         part.0.insert("type".into(), "text".into());
         part.0.insert("text".into(), text);
     }
+}
+
+/// Replaces a part of a tool's result or of another server's answer by its text, or by a note of its absence.
+fn noted(part: &mut ContentPart, skipped: &mut Skipped) {
+    let text = part.as_text().map(str::to_owned).unwrap_or_else(|| {
+        let kind = part.0.get("type").and_then(Value::as_str).unwrap_or_default();
+        skipped.add("messages", kind);
+        omitted(kind)
+    });
+    *part = ContentPart::text(text);
 }
 
 fn is_text(part: &ContentPart) -> bool {

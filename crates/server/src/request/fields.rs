@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::request::json::{self, JsonError};
 use crate::request::json_fields::Fields;
 use crate::request::kinds::{Kind, List, Object};
+use crate::request::skipped::Skipped;
 
 /// A row of the table of request fields.
 pub(crate) struct Field<K> {
@@ -82,6 +83,8 @@ pub(crate) struct Group {
 /// The body of a request.
 pub(crate) struct RequestFields {
     fields: Fields,
+    /// Parts of fields without effect.
+    skipped: Skipped,
     /// Names taken so far, present in the body or not.
     #[cfg(test)]
     taken: BTreeSet<&'static str>,
@@ -109,6 +112,7 @@ impl RequestFields {
     pub(crate) fn of(map: Map<String, Value>) -> RequestFields {
         RequestFields {
             fields: Fields::of(map),
+            skipped: Skipped::default(),
             #[cfg(test)]
             taken: BTreeSet::new(),
         }
@@ -167,9 +171,14 @@ impl RequestFields {
         self.fields.get(field.name())
     }
 
-    /// Names of the fields that were not taken.
+    /// Record of the parts that a reader of fields skips.
+    pub(crate) fn skipped(&mut self) -> &mut Skipped {
+        &mut self.skipped
+    }
+
+    /// Names of the fields that were not taken, and of parts that were skipped.
     pub(crate) fn unknown(self) -> Vec<String> {
-        self.fields.rest().into_iter().map(|(name, _)| name).collect()
+        self.fields.rest().into_iter().map(|(name, _)| name).chain(self.skipped.names()).collect()
     }
 
     /// Names taken so far, present in the body or not.

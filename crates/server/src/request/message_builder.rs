@@ -7,8 +7,9 @@ use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use ottava::text::{Content, Message, ToolCall};
 use serde_json::{Value, json};
 
-use crate::error::{ApiError, quoted, wrong};
-use crate::request::json_fields::Fields;
+use crate::error::ApiError;
+use crate::request::call_forms;
+use crate::request::template_compat::append;
 
 /// Collects messages. Consecutive reasoning, text and calls of an assistant become one message.
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ impl Turns {
     pub(crate) fn say(&mut self, role: &str, text: String) {
         match self.messages.last_mut() {
             Some(last) if role == "system" && last.role == "system" => {
-                last.content = format!("{}\n\n{text}", last.content.to_text()).into();
+                append(&mut last.content, &text.into())
             }
             Some(last) if role == "assistant" && is_begun(last) => last.content = text.into(),
             _ => self.messages.push(Message::new(role, text)),
@@ -67,50 +68,17 @@ fn is_begun(message: &Message) -> bool {
     message.role == "assistant" && silent && message.tool_calls.is_none()
 }
 
-/// A content's text: a string, or a list of parts of these types.
-pub(crate) fn text(place: &str, content: Value, types: &[&str]) -> Result<String, ApiError> {
-    match content {
-        Value::String(text) => Ok(text),
-        Value::Array(parts) => {
-            let part = |(at, part)| text_of(Fields::at(&format!("{place}[{at}]"), part)?, types);
-            Ok(parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?.join("\n"))
-        }
-        other => Err(wrong(place, "a text or a list of parts", &other)),
-    }
-}
-
-fn text_of(mut part: Fields, types: &[&str]) -> Result<String, ApiError> {
-    let kind = part.needed("type")?;
-    if !types.contains(&kind.as_str()) {
-        return Err(unknown_type(&part, &kind, &format!("a text ({})", types.join(", "))));
-    }
-    part.needed(if kind == "refusal" { "refusal" } else { "text" })
-}
-
-/// The error of a part or an item of an unknown type.
-pub(crate) fn unknown_type(of: &Fields, kind: &str, expected: &str) -> ApiError {
-    let place = of.place("type");
-    let message = format!("{place}: expected {expected}, found {}", quoted(kind));
-    ApiError::unsupported(place, message)
-}
-
-/// The callable tools of a request; `schema` is this API's name for a tool's parameters.
-pub(crate) fn tools(
-    list: &[Value],
-    schema: &str,
-    is_function: fn(&Value) -> bool,
-) -> Result<Tools, ApiError> {
-    let tool = |(at, entry): (usize, &Value)| {
-        let function = json!({
-            "name": entry["name"], "description": entry["description"], "parameters": entry[schema],
-            "strict": entry["strict"],
-        });
-        let entry = json!({"type": "function", "function": function});
-        Tool::from_json(&format!("tools[{at}]"), &entry).map_err(|error| refused(error, schema))
-    };
-    // Hosted tools (a search, a shell) run at the API's provider; clients send them to any server.
-    let functions = list.iter().enumerate().filter(|(_, entry)| !entry.is_object() || is_function(entry));
-    Ok(Tools::new(functions.map(tool).collect::<Result<_, _>>()?))
+/// A function of a request's list of tools; `schema` is this API's name for its parameters.
+///
+/// # Errors
+/// A wrong name or wrong parameters, by the field below `place`.
+pub(crate) fn function(place: &str, name: &Value, entry: &Value, schema: &str) -> Result<Tool, ToolError> {
+    call_forms::function(
+        place,
+        json!({
+            "name": name, "description": entry["description"], "parameters": entry[schema], "strict": entry["strict"],
+        }),
+    )
 }
 
 /// The tools with a choice, checked.
@@ -120,8 +88,8 @@ pub(crate) fn chosen(tools: Tools, choice: ToolChoice, schema: &str) -> Result<T
     Ok(tools)
 }
 
-/// The chat API has a tool's fields one deeper.
-fn refused(error: ToolError, schema: &str) -> ApiError {
+/// The error by the field of this API: the chat API has a tool's fields one deeper.
+pub(crate) fn refused(error: ToolError, schema: &str) -> ApiError {
     let field = error.field.replace("function.parameters", schema).replace("function.", "");
     ApiError::invalid(field.as_str(), format!("{field}: {}", error.message))
 }
@@ -164,23 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_other_types_are_skipped_and_wrong_ones_named() {
-        let is_function = |entry: &Value| entry["type"] == "function";
-        let list =
-            [json!({"type": "web_search"}), json!({"type": "function", "name": "f", "parameters": {"a": 1}})];
-        let found = tools(&list, "parameters", is_function).expect("tools");
-        assert_eq!((found.list.len(), &found.list[0].parameters), (1, &json!({"a": 1})));
+    fn wrong_tools_are_named() {
         let cases = [
-            (json!({"type": "function"}), "tools[1].name"),
-            (json!({"type": "function", "name": "f", "parameters": 1}), "tools[1].parameters"),
+            (json!({}), "tools[1].name"),
+            (json!({"name": "f", "parameters": 1}), "tools[1].parameters"),
             (json!(1), "tools[1].name"),
         ];
         for (entry, field) in cases {
-            let error = tools(&[json!({}), entry], "parameters", is_function).expect_err("refused").to_json();
-            assert_eq!(error["error"]["param"], field);
+            let error = function("tools[1]", &entry["name"], &entry, "parameters").expect_err("refused");
+            assert_eq!(refused(error, "parameters").to_json()["error"]["param"], field);
         }
-        let error =
-            chosen(found, ToolChoice::Named("g".into()), "parameters").expect_err("refused").to_json();
+        let entry = json!({"name": "f", "input_schema": {"a": 1}});
+        let tool = function("tools[1]", &"f".into(), &entry, "input_schema").expect("a tool");
+        assert_eq!(tool.parameters, json!({"a": 1}));
+        let choice = ToolChoice::Named("g".into());
+        let error = chosen(Tools::new(vec![tool]), choice, "parameters").expect_err("refused").to_json();
         assert_eq!(error["error"]["param"], "tool_choice");
     }
 }

@@ -3,8 +3,11 @@
 //! `table` has a row for each field, with a kind of `kinds`. `fields` takes a body's fields by these rows,
 //! `json_fields` those of inner objects by name; `json` bounds the memory of parsed values, `encoding` handles
 //! byte-order marks. `params` and `format` read the parameters of every API, `conversation` and
-//! `message_builder` the messages. `template_compat` rewrites messages that a chat template refuses.
+//! `message_builder` the messages, `parts` the texts in them. `call_forms` has the tools that are no plain
+//! functions, `skipped` the names of parts without effect. `template_compat` rewrites messages that a chat
+//! template refuses, by its `template_demands`.
 
+pub(crate) mod call_forms;
 pub(crate) mod conversation;
 pub(crate) mod encoding;
 pub(crate) mod fields;
@@ -14,6 +17,9 @@ pub(crate) mod json_fields;
 pub(crate) mod kinds;
 pub(crate) mod message_builder;
 pub(crate) mod params;
+pub(crate) mod parts;
 pub(crate) mod prompt;
+pub(crate) mod skipped;
 pub(crate) mod table;
 pub(crate) mod template_compat;
+pub(crate) mod template_demands;

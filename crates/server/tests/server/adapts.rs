@@ -1,5 +1,5 @@
-//! Conversations that a template refuses in their original form: ids of calls, alternating roles, reasoning
-//! turned off, and items of other servers.
+//! Conversations that a template refuses in their original form: ids and arguments of calls, system texts,
+//! alternating roles, reasoning turned off, and items of other servers.
 
 use serde_json::{Value, json};
 
@@ -52,8 +52,6 @@ fn ids_of_other_servers_calls_are_shortened_where_the_template_insists() {
     );
 }
 
-/// Anthropic's documentation: "consecutive user or assistant turns in your request will be combined into a
-/// single turn". The chat API's messages go to the template as they are.
 #[test]
 fn turns_of_a_user_are_joined_where_the_template_insists() {
     let server = Running::with_template(STRICT, &[]);
@@ -73,8 +71,93 @@ fn turns_of_a_user_are_joined_where_the_template_insists() {
     }
     let answer = post(server.address, "/v1/responses", &json!({"input": two, "max_output_tokens": 1}));
     assert_eq!(answer.status, 200, "{answer:?}");
-    let answer = post(server.address, CHAT, &json!({"messages": two, "max_tokens": 1}));
-    assert!(answer.status == 400 && answer.body.contains("roles must alternate"), "{answer:?}");
+    assert!(text_of(&server, &two).contains("user a\n\nb<|im_end|>"));
+    let mut chat = called("abc123XYZ");
+    chat.as_array_mut().expect("a list").push(json!({"role": "user", "content": "go on"}));
+    assert!(text_of(&server, &chat).contains("tool pong\n\ngo on"));
+    let free = Running::with_tools();
+    assert!(text_of(&free, &two).contains("user\na<|im_end|>"), "elsewhere they stay apart");
+}
+
+/// A template that wants one system text at the beginning, the other turns in order, and an object's fields.
+const ORDERLY: &str = "{% set ns = namespace(at=0) %}{% for m in messages %}\
+    {% if m.role == 'system' %}{% if not loop.first %}{{ raise_exception('system first') }}{% endif %}\
+    {% elif m.role != 'tool' and not m.tool_calls %}\
+    {% if (m.role == 'user') != (ns.at % 2 == 0) %}{{ raise_exception('in turn') }}{% endif %}\
+    {% set ns.at = ns.at + 1 %}{% endif %}({{ m.role }}: {{ m.content }}\
+    {% for call in m.tool_calls or [] %}{% for name, value in call.function.arguments | items %} {{ name }}={{ value }}\
+    {% endfor %}{% endfor %}){% endfor %}{% if tools %}<tool_call>{{ tools | tojson }}</tool_call>{% endif %}";
+
+fn turns(turns: &[(&str, &str)]) -> Value {
+    turns.iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
+}
+
+#[test]
+fn system_texts_and_turns_come_as_the_template_insists() {
+    let server = Running::with_template(ORDERLY, &[]);
+    let cases: [(&[(&str, &str)], &str); 5] = [
+        (&[("system", "s"), ("developer", "d"), ("user", "a")], "(system: s\n\nd)(user: a)"),
+        (
+            &[("system", "s"), ("user", "a"), ("assistant", "b"), ("system", "d"), ("user", "c")],
+            "(system: s)(user: a)(assistant: b)(user: d\n\nc)",
+        ),
+        (&[("assistant", "b"), ("user", "a")], "(user: )(assistant: b)(user: a)"),
+        (
+            &[("user", "a"), ("assistant", "b"), ("assistant", "c"), ("user", "d")],
+            "(user: a)(assistant: b\n\nc)(user: d)",
+        ),
+        (&[("user", "a"), ("user", "b")], "(user: a\n\nb)"),
+    ];
+    for (messages, expected) in cases {
+        assert_eq!(text_of(&server, &turns(messages)), expected);
+    }
+    let free =
+        Running::with_template("{% for m in messages %}({{ m.role }}: {{ m.content }}){% endfor %}", &[]);
+    for (messages, _) in cases {
+        let expected: String = messages.iter().map(|(role, text)| format!("({role}: {text})")).collect();
+        assert_eq!(text_of(&free, &turns(messages)), expected.replace("developer", "system"));
+    }
+    let without = ORDERLY.replace("not loop.first", "true");
+    let server = Running::with_template(&without, &[]);
+    let messages = turns(&[("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c")]);
+    assert_eq!(text_of(&server, &messages), "(user: s\n\na)(assistant: b)(user: c)");
+    let hopeless = Running::with_template("{{ raise_exception('closed on Sundays') }}", &[]);
+    let answer = post(hopeless.address, CHAT, &json!({"messages": turns(&[("user", "a"), ("user", "b")])}));
+    assert!(answer.status == 400 && answer.body.contains("closed on Sundays"), "{answer:?}");
+}
+
+#[test]
+fn broken_arguments_do_not_end_a_conversation() {
+    let server = Running::with_template(ORDERLY, &[]);
+    for (broken, shown) in [
+        (json!("{\"x\": "), "INVALID_JSON={\"x\": "),
+        (json!("\"north\""), "INVALID_JSON=\"north\""),
+        (json!("{\"a\": 1}{\"b\": 2}"), "INVALID_JSON={\"a\": 1}{\"b\": 2}"),
+        (json!([1]), "INVALID_JSON=[1]"),
+        (json!("\"{\\\"x\\\": 1}\""), "x=1"),
+        (json!(""), "assistant: )"),
+    ] {
+        let mut messages = called("c1");
+        messages[1]["tool_calls"][0]["function"]["arguments"] = broken.clone();
+        let text = text_of(&server, &messages);
+        assert!(text.contains(shown), "{text}");
+        let used = json!({"type": "tool_use", "id": "c1", "name": "ping", "input": broken});
+        let result = json!({"type": "tool_result", "tool_use_id": "c1", "content": "pong"});
+        let messages = json!([
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [used]},
+            {"role": "user", "content": [result]},
+        ]);
+        let answer = post(server.address, "/v1/messages", &json!({"messages": messages, "max_tokens": 1}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let input = json!([
+            {"role": "user", "content": "a"},
+            {"type": "function_call", "call_id": "c1", "name": "ping", "arguments": broken},
+            {"type": "function_call_output", "call_id": "c1", "output": "pong"},
+        ]);
+        let answer = post(server.address, "/v1/responses", &json!({"input": input, "max_output_tokens": 1}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
 }
 
 #[test]

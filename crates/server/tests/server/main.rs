@@ -2,13 +2,16 @@
 //!
 //! `gate` has keys, hosts, origins and sizes; `requests` refused and ignored fields; `answers` streamed and
 //! whole answers; `completions` prompts without a template; `responses` and `messages` the APIs for agents;
-//! `tools` calls and reasoning; `adapts` demands of templates; `formats` constrained answers; `ends` gone
-//! readers, timeouts and the server's end; `front` models in processes of their own.
+//! `tools` calls and reasoning; `custom` calls of other forms; `agents` conversations of agents; `adapts`
+//! demands of templates; `formats` constrained answers; `ends` gone readers, timeouts and the server's end;
+//! `front` models in processes of their own.
 
 mod adapts;
+mod agents;
 mod answers;
 mod client;
 mod completions;
+mod custom;
 mod ends;
 mod formats;
 #[cfg(unix)]

@@ -94,7 +94,8 @@ fn what_agents_send_is_taken() {
     });
     let answer = send(&server, more);
     assert_eq!(answer.status, 200, "{answer:?}");
-    assert_eq!(answer.header("x-ottava-ignored"), Some("context_management"));
+    let ignored = "context_management, messages.redacted_thinking, tools.web_search_20250305";
+    assert_eq!(answer.header("x-ottava-ignored"), Some(ignored));
 }
 
 #[test]

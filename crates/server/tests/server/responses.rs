@@ -99,9 +99,10 @@ fn what_agents_send_is_taken() {
     });
     let answer = respond(&server, more);
     assert_eq!(answer.status, 200, "{answer:?}");
-    assert_eq!(answer.header("x-ottava-ignored"), Some("client_metadata"));
+    assert_eq!(answer.header("x-ottava-ignored"), Some("client_metadata, tools.web_search"));
     let whole = answer.json();
-    assert_eq!(whole["tools"], json!([tool("function")]), "of the tools what may be called");
+    let custom = json!({"type": "custom", "name": "apply_patch"});
+    assert_eq!(whole["tools"], json!([tool("function"), custom]), "of the tools what may be called");
     assert_eq!((&whole["parallel_tool_calls"], &whole["store"]), (&false.into(), &false.into()));
     let allowed =
         json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]});

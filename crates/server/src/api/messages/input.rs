@@ -1,21 +1,24 @@
 //! The conversation of `/v1/messages`: a system text, messages of blocks, and tools.
 
-use ottava::chat::{ToolChoice, Tools};
+use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, wrong};
-use crate::request::conversation::{Conversation, options};
+use crate::request::call_forms::{client_tool, client_tool_of_messages};
+use crate::request::conversation::{Conversation, arguments, options};
 use crate::request::fields::RequestFields;
 use crate::request::json_fields::Fields;
-use crate::request::message_builder::{Turns, chosen, text, tools, unknown_type};
+use crate::request::message_builder::{Turns, chosen, function, refused};
+use crate::request::parts::{Media, Parts};
+use crate::request::skipped::Skipped;
 use crate::request::table::{
     CACHE_CONTROL, MESSAGES, MESSAGES_TOOL_CHOICE, MESSAGES_TOOLS, OUTPUT_CONFIG, SYSTEM, THINKING,
 };
 
 /// This API's name for a tool's parameters.
 const SCHEMA: &str = "input_schema";
-/// Types of parts in a system text and in a tool's result.
-const TEXTS: &[&str] = &["text"];
+/// Field of the conversation, in the names of skipped blocks.
+const FIELD: &str = "messages";
 
 /// A format for the answer, in the form of chat's `response_format`.
 type Format = Option<Map<String, Value>>;
@@ -24,7 +27,8 @@ type Format = Option<Map<String, Value>>;
 pub(super) fn conversation(fields: &mut RequestFields) -> Result<(Conversation, Format), ApiError> {
     let mut turns = Turns::default();
     if let Some(system) = fields.take(&SYSTEM)? {
-        turns.say("system", text("system", system, TEXTS)?);
+        let mut parts = Parts { field: "system", media: Media::Refused, skipped: fields.skipped() };
+        turns.say("system", parts.text("system", system)?);
     }
     let messages = fields.needed_list(&MESSAGES)?;
     let last = messages.len().saturating_sub(1);
@@ -36,7 +40,7 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<(Conversation, 
             let reason = format!("{place}: expected a user's message at the end: no answer is gone on with");
             return Err(ApiError::unsupported(place, reason));
         }
-        read(&mut turns, role, message)?;
+        read(&mut turns, role, message, fields.skipped())?;
     }
     let tools = callable(fields)?;
     let thinks = thinks(fields)?;
@@ -57,8 +61,8 @@ fn role(message: &mut Fields) -> Result<&'static str, ApiError> {
     }
 }
 
-/// Reads a message: a text, or blocks. Consecutive text blocks are joined.
-fn read(turns: &mut Turns, role: &str, mut message: Fields) -> Result<(), ApiError> {
+/// Reads a message: a text, or blocks. Consecutive blocks with text are joined.
+fn read(turns: &mut Turns, role: &str, mut message: Fields, skipped: &mut Skipped) -> Result<(), ApiError> {
     let expected = "a text or a list of blocks";
     let content = message.take("content").ok_or_else(|| message.missing("content", expected))?;
     let place = message.place("content");
@@ -67,16 +71,20 @@ fn read(turns: &mut Turns, role: &str, mut message: Fields) -> Result<(), ApiErr
         Value::Array(blocks) => blocks,
         other => return Err(wrong(&place, expected, &other)),
     };
+    let media = if role == "assistant" { Media::Noted } else { Media::Refused };
     let mut said: Vec<String> = Vec::new();
     for (at, value) in blocks.into_iter().enumerate() {
         let mut block = Fields::at(&format!("{place}[{at}]"), value)?;
         let kind = block.needed("type")?;
-        if kind == "text" {
-            said.push(block.needed("text")?);
-            continue;
+        if is_step(role, &kind) {
+            say(turns, role, &mut said);
+            step(turns, &kind, block, skipped)?;
+        } else if kind == "redacted_thinking" {
+            // Encrypted reasoning of another server.
+            skipped.add(FIELD, &kind);
+        } else {
+            said.extend(Parts { field: FIELD, media, skipped }.part(&kind, &mut block)?);
         }
-        say(turns, role, &mut said);
-        other(turns, role, &kind, block)?;
     }
     say(turns, role, &mut said);
     Ok(())
@@ -88,34 +96,46 @@ fn say(turns: &mut Turns, role: &str, said: &mut Vec<String>) {
     }
 }
 
-/// Reads a block of another type than text.
-fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result<(), ApiError> {
-    match (role, kind) {
-        ("assistant", "thinking") => turns.think(block.needed("thinking")?),
-        // Encrypted reasoning of another server.
-        ("assistant", "redacted_thinking") => {}
-        ("assistant", "tool_use") => {
+/// Whether a block is reasoning, a call or a result, which are no text of their turn.
+fn is_step(role: &str, kind: &str) -> bool {
+    match role {
+        "assistant" => ["thinking", "tool_use"].contains(&kind),
+        _ => kind == "tool_result",
+    }
+}
+
+fn step(turns: &mut Turns, kind: &str, mut block: Fields, skipped: &mut Skipped) -> Result<(), ApiError> {
+    match kind {
+        "thinking" => turns.think(block.needed("thinking")?),
+        "tool_use" => {
             let (id, name) = (block.needed("id")?, block.needed("name")?);
-            let input = block.object("input")?.ok_or_else(|| block.missing("input", "an object"))?;
-            turns.call(id, name, input.into());
+            let input = match block.take("input").ok_or_else(|| block.missing("input", "an object"))? {
+                Value::String(text) => arguments(&text),
+                input => input,
+            };
+            turns.call(id, name, input);
         }
-        ("user", "tool_result") => {
+        _ => {
             let id = block.needed("tool_use_id")?;
             let content = block.take("content").unwrap_or_else(|| "".into());
-            turns.result(id, text(&block.place("content"), content, TEXTS)?);
+            let mut parts = Parts { field: FIELD, media: Media::Noted, skipped };
+            turns.result(id, parts.text(&block.place("content"), content)?);
         }
-        // Hosted tools ran at the other server; their results are in the text.
-        ("assistant", kind) if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
-        ("assistant", _) => return Err(unknown_type(&block, kind, "text, thinking or tool_use")),
-        _ => return Err(unknown_type(&block, kind, "text or tool_result: this model reads text")),
     }
     Ok(())
 }
 
 /// The tools with their choice.
 fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
-    let is_function = |tool: &Value| tool["type"].is_null() || tool["type"] == "custom";
-    let tools = tools(&fields.take(&MESSAGES_TOOLS)?.unwrap_or_default(), SCHEMA, is_function)?;
+    let list = fields.take(&MESSAGES_TOOLS)?.unwrap_or_default();
+    let mut tools = Vec::new();
+    for (at, entry) in list.iter().enumerate() {
+        match tool(&format!("tools[{at}]"), entry) {
+            Some(tool) => tools.push(tool.map_err(|error| refused(error, SCHEMA))?),
+            None => fields.skipped().add("tools", entry["type"].as_str().unwrap_or_default()),
+        }
+    }
+    let tools = Tools::new(tools);
     let Some(mut choice) = fields.inner(&MESSAGES_TOOL_CHOICE)? else {
         return chosen(tools, ToolChoice::Auto, SCHEMA);
     };
@@ -129,6 +149,18 @@ fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     };
     let tools = chosen(tools, wanted, SCHEMA)?;
     Ok(if choice.bool("disable_parallel_tool_use")? == Some(true) { tools.single() } else { tools })
+}
+
+/// A tool that the client runs; `None` for one of Anthropic's servers, such as a search.
+fn tool(place: &str, entry: &Value) -> Option<Result<Tool, ToolError>> {
+    let name = &entry["name"];
+    match &entry["type"] {
+        Value::String(kind) if kind != "custom" => {
+            client_tool_of_messages(kind).map(|key| client_tool(place, name, key))
+        }
+        Value::Null | Value::String(_) => Some(function(place, name, entry, SCHEMA)),
+        _ => None,
+    }
 }
 
 /// Whether reasoning is enabled. This API has it off by default; a budget is ignored.

@@ -1,8 +1,11 @@
-//! `/v1/responses`: OpenAI's API for agents, stateless. `input` reads the conversation so far, `output`
-//! writes items and events.
+//! `/v1/responses`: OpenAI's API for agents, stateless. `input` reads the conversation so far, `history` its
+//! items and `tools` its tools. `output` writes events, `item` the items in them.
 
+mod history;
 mod input;
+mod item;
 mod output;
+mod tools;
 
 use std::sync::Arc;
 
@@ -63,8 +66,9 @@ pub(crate) async fn create(
     let ResponsesRequest { mut shell, conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     shell["model"] = app.name().into();
+    let items = output::Items::new(shell, conversation.forms());
     let (answers, _) = begin(&app, conversation, &mut params).await.map_err(own)?;
-    Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
+    Ok(ignored.onto(respond(&app, params.stream, answers, items).await?))
 }
 
 /// Number of tokens of an input.
@@ -140,7 +144,7 @@ fn shell(fields: &RequestFields) -> Value {
         "temperature": asked(&TEMPERATURE, 1.0.into()),
         "text": asked(&TEXT_FORMAT, json!({"format": {"type": "text"}})),
         "tool_choice": asked(&RESPONSES_TOOL_CHOICE, "auto".into()),
-        "tools": tools.filter(|tool| input::is_function(tool)).collect::<Vec<_>>(),
+        "tools": tools.filter(|tool| tools::is_callable(tool)).collect::<Vec<_>>(),
         "top_p": asked(&TOP_P, 1.0.into()),
         "truncation": "disabled",
         "usage": null,

@@ -3,26 +3,19 @@
 use ottava::engine::Usage;
 use serde_json::{Value, json};
 
+use super::item::Item;
 use crate::answer::output_items::{Section, Sections, Step};
 use crate::answer::stream::{ResponseFormat, Wire};
 use crate::answer::{Output, Piece};
 use crate::error::ApiError;
-use crate::ids::{now, random_hex};
-
-/// The open item.
-struct Item {
-    /// Prefix of its events' types, such as `response.output_text`.
-    events: &'static str,
-    /// The item at its beginning, without content.
-    value: Value,
-    /// Text or arguments so far.
-    text: String,
-}
+use crate::ids::now;
+use crate::request::call_forms::CallForms;
 
 /// Events of a response.
 pub(crate) struct Items {
     /// The response before its first item.
     shell: Value,
+    forms: CallForms,
     sections: Sections,
     open: Option<Item>,
     /// Ended items.
@@ -33,9 +26,10 @@ pub(crate) struct Items {
 }
 
 impl Items {
-    pub(crate) fn new(shell: Value) -> Items {
+    pub(crate) fn new(shell: Value, forms: CallForms) -> Items {
         Items {
             shell,
+            forms,
             sections: Sections::default(),
             open: None,
             output: Vec::new(),
@@ -81,7 +75,7 @@ impl Items {
     }
 
     fn open(&mut self, section: Section) -> Vec<Value> {
-        let item = Item::of(section);
+        let item = Item::new(section, &self.forms);
         let added = json!({"output_index": self.output.len(), "item": item.value});
         let mut events = vec![self.event("response.output_item.added", added)];
         if item.has_parts() {
@@ -93,24 +87,28 @@ impl Items {
 
     fn more(&mut self, text: String) -> Option<Value> {
         let mut item = self.open.take()?;
-        item.text.push_str(&text);
-        let event = self.about(&format!("{}.delta", item.events), &item, item.with("delta", text));
+        let event = item.push(text).and_then(|more| self.delta(&item, more));
         self.open = Some(item);
-        Some(event)
+        event
+    }
+
+    fn delta(&mut self, item: &Item, text: String) -> Option<Value> {
+        Some(self.about(&format!("{}.delta", item.events?), item, item.delta(text)))
     }
 
     fn close(&mut self, status: &str) -> Vec<Value> {
         let Some(mut item) = self.open.take() else { return Vec::new() };
-        let (kind, text) = (format!("{}.done", item.events), item.text.clone());
-        let done = if item.has_parts() { item.with("text", text) } else { item.with("arguments", text) };
-        let mut events = vec![self.about(&kind, &item, done)];
-        if item.has_parts() {
-            let part = item.part();
-            events.push(self.about("response.content_part.done", &item, json!({"part": part})));
-            item.value["content"] = json!([part]);
-        } else {
-            item.value["arguments"] = std::mem::take(&mut item.text).into();
+        let mut events = Vec::new();
+        if let Some(rest) = item.rest() {
+            events.extend(self.delta(&item, rest));
         }
+        if let Some(kind) = item.events {
+            events.push(self.about(&format!("{kind}.done"), &item, item.done()));
+        }
+        if item.has_parts() {
+            events.push(self.about("response.content_part.done", &item, json!({"part": item.part()})));
+        }
+        item.fill();
         item.value["status"] = status.into();
         let done = json!({"output_index": self.output.len(), "item": item.value});
         events.push(self.event("response.output_item.done", done));
@@ -192,65 +190,23 @@ impl ResponseFormat for Items {
     }
 }
 
-impl Item {
-    fn of(section: Section) -> Item {
-        let id = |kind: &str| format!("{kind}_{}", random_hex::<12>());
-        let (events, value) = match section {
-            Section::Text => {
-                let value = json!({"id": id("msg"), "type": "message", "role": "assistant", "content": []});
-                ("response.output_text", value)
-            }
-            Section::Reasoning => {
-                let value = json!({"id": id("rs"), "type": "reasoning", "summary": [], "content": []});
-                ("response.reasoning_text", value)
-            }
-            Section::Call { id: call, name } => {
-                let mut value = json!({"id": id("fc"), "type": "function_call", "call_id": call});
-                (value["name"], value["arguments"]) = (name.into(), "".into());
-                ("response.function_call_arguments", value)
-            }
-        };
-        let mut item = Item { events, value, text: String::new() };
-        item.value["status"] = "in_progress".into();
-        item
-    }
-
-    /// Whether the content is in parts. A call's arguments are a field of the item.
-    fn has_parts(&self) -> bool {
-        self.value["type"] != "function_call"
-    }
-
-    /// The only part, so far.
-    fn part(&self) -> Value {
-        if self.value["type"] == "reasoning" {
-            return json!({"type": "reasoning_text", "text": self.text});
-        }
-        json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []})
-    }
-
-    /// Fields of an event with a text.
-    fn with(&self, name: &str, text: String) -> Value {
-        let mut fields = json!({});
-        fields[name] = text.into();
-        if self.value["type"] == "message" {
-            fields["logprobs"] = json!([]);
-        }
-        if name == "arguments" {
-            fields["name"] = self.value["name"].clone();
-        }
-        fields
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::StatusCode;
 
     use super::*;
-    use crate::answer::output_items::tests::{all_parts, folded, outputs, streamed, text, thought};
+    use crate::answer::output_items::tests::{
+        all_parts, arguments, call, folded, outputs, streamed, text, thought,
+    };
+    use crate::request::call_forms::{CallForm, CallKind};
 
     fn items() -> Items {
-        Items::new(json!({"id": "resp_1", "status": "in_progress", "output": [], "usage": null}))
+        items_with(CallForms::default())
+    }
+
+    fn items_with(forms: CallForms) -> Items {
+        let shell = json!({"id": "resp_1", "status": "in_progress", "output": [], "usage": null});
+        Items::new(shell, forms)
     }
 
     #[test]
@@ -312,6 +268,76 @@ mod tests {
             "output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 16,
         });
         assert_eq!((&whole["status"], &whole["usage"]), (&"completed".into(), &usage));
+    }
+
+    /// The items and event types of calls of one tool, and of a second call that is cut.
+    fn called(kind: CallKind, pieces: &[&str], cut: &str) -> (Vec<Value>, Vec<String>) {
+        let form = CallForm { kind, name: "own".into(), namespace: Some("ns".into()) };
+        let mut items = items_with(CallForms::new([("f".to_owned(), form)].into()));
+        let mut parts = vec![call(0, "f")];
+        parts.extend(pieces.iter().map(|piece| arguments(0, piece)));
+        parts.extend([call(1, "f"), arguments(1, cut)]);
+        let events = streamed(&mut items, outputs(parts, "length", None));
+        let whole = folded(&items, &events);
+        let mut output = whole["output"].as_array().expect("items").clone();
+        for item in &mut output {
+            let id = item.as_object_mut().and_then(|item| item.shift_remove("id"));
+            assert!(id.is_some_and(|id| id.as_str().is_some_and(|id| id.contains('_'))));
+        }
+        let kinds = events.iter().filter(|event| event["output_index"] == 0);
+        (output, kinds.filter_map(|event| event["type"].as_str().map(str::to_owned)).collect())
+    }
+
+    #[test]
+    fn calls_have_the_forms_of_their_tools() {
+        let item = |kind: &str, index: usize, status: &str, more: Value| {
+            let mut item = json!({"type": kind, "call_id": format!("call_{index}")});
+            let fields = more.as_object().expect("an object").clone();
+            item.as_object_mut().expect("an object").extend(fields);
+            item["status"] = status.into();
+            item
+        };
+        let two = |kind: &str, first: Value, second: Value| {
+            vec![item(kind, 0, "completed", first), item(kind, 1, "incomplete", second)]
+        };
+        let of = |events: &[&str]| -> Vec<String> {
+            let events = events.iter().map(|event| format!("response.{event}"));
+            let added = std::iter::once("response.output_item.added".to_owned());
+            added.chain(events).chain(["response.output_item.done".to_owned()]).collect()
+        };
+        let (items, events) =
+            called(CallKind::Custom, &["{\"input\": \"a\\n", "b\"", "}"], "{\"input\": \"c");
+        let named = |input: &str| json!({"name": "own", "namespace": "ns", "input": input});
+        assert_eq!(items, two("custom_tool_call", named("a\nb"), named("c")));
+        let name = "custom_tool_call_input";
+        assert_eq!(
+            events,
+            of(&[&format!("{name}.delta"), &format!("{name}.delta"), &format!("{name}.done")])
+        );
+        let (items, _) = called(CallKind::Custom, &["{\"other\": 1}"], "{\"in");
+        assert_eq!(items, two("custom_tool_call", named("{\"other\": 1}"), named("{\"in")), "as it came");
+
+        let (items, _) = called(CallKind::Function, &["{}"], "{");
+        let named = |text: &str| json!({"name": "own", "namespace": "ns", "arguments": text});
+        assert_eq!(items, two("function_call", named("{}"), named("{")));
+
+        let (items, events) = called(CallKind::LocalShell, &["{\"command\": ", "[\"ls\"]}"], "{\"comm");
+        let action = |command: Value| json!({"action": {"command": command, "type": "exec", "env": {}}});
+        assert_eq!(items, two("local_shell_call", action(json!(["ls"])), action(json!([]))));
+        assert_eq!(events, of(&[]), "the item comes whole");
+
+        let (items, _) = called(CallKind::Shell, &["{\"commands\": [\"ls\"], \"timeout_ms\": 5}"], "{}");
+        let action = |commands: Value, time: Value| json!({"action": {"commands": commands, "timeout_ms": time, "max_output_length": null}});
+        assert_eq!(items, two("shell_call", action(json!(["ls"]), json!(5)), action(json!([]), Value::Null)));
+
+        let deletion = json!({"type": "delete_file", "path": "a"});
+        let (items, _) = called(CallKind::ApplyPatch, &[&deletion.to_string()], "");
+        let cut = json!({"operation": {"type": "update_file", "path": "", "diff": ""}});
+        assert_eq!(items, two("apply_patch_call", json!({"operation": deletion}), cut));
+
+        let (items, _) = called(CallKind::ToolSearch, &["{\"query\": \"a\"}"], "");
+        let search = |arguments: Value| json!({"arguments": arguments, "execution": "client"});
+        assert_eq!(items, two("tool_search_call", search(json!({"query": "a"})), search(json!({}))));
     }
 
     #[test]

@@ -1,0 +1,131 @@
+//! Stop strings that count in parts of a text only. Arguments of a tool call are no text of the answer, so a
+//! stop string in them must not cut the call.
+
+use std::fmt;
+
+use super::stop::{StopMatcher, StopOutcome};
+
+/// Splits an answer into stretches in which stop strings count and stretches in which they do not.
+pub trait StopScope: fmt::Debug + Send {
+    /// Consumes text. Returns the stretches that are certain now, which continue those of earlier calls.
+    fn push(&mut self, text: &str) -> Vec<Stretch>;
+}
+
+/// Consecutive characters of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Number of characters.
+    pub chars: usize,
+    /// Whether stop strings count.
+    pub counts: bool,
+}
+
+/// A [`StopMatcher`] within a [`StopScope`]. Text is held back while its stretch is uncertain.
+#[derive(Debug)]
+pub struct ScopedStops {
+    matcher: StopMatcher,
+    /// `None`: stop strings count everywhere.
+    scope: Option<Box<dyn StopScope>>,
+    uncertain: String,
+    emitted: String,
+}
+
+impl ScopedStops {
+    /// Matcher for these strings. They count everywhere if there is no scope.
+    pub fn new(stops: Vec<String>, scope: Option<Box<dyn StopScope>>) -> ScopedStops {
+        let matcher = StopMatcher::new(stops);
+        ScopedStops { matcher, scope, uncertain: String::new(), emitted: String::new() }
+    }
+
+    /// Consumes a piece of text and returns the text that can be shown, as [`StopMatcher::push`].
+    pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
+        let Some(scope) = &mut self.scope else { return self.matcher.push(text) };
+        self.emitted.clear();
+        self.uncertain.push_str(text);
+        for Stretch { chars, counts } in scope.push(text) {
+            let end = self.uncertain.char_indices().nth(chars).map_or(self.uncertain.len(), |(end, _)| end);
+            let stretch: String = self.uncertain.drain(..end).collect();
+            if counts {
+                self.emitted.push_str(self.matcher.push(&stretch).emit);
+            } else if self.matcher.met().is_none() {
+                // A stop string does not continue across a call.
+                self.emitted.push_str(self.matcher.flush());
+                self.emitted.push_str(&stretch);
+            }
+        }
+        StopOutcome { emit: &self.emitted, stop: self.matcher.met() }
+    }
+
+    /// Ends the stream. Returns the text held back, up to a stop string in it.
+    pub fn flush(&mut self) -> &str {
+        self.emitted.clear();
+        let uncertain = std::mem::take(&mut self.uncertain);
+        self.emitted.push_str(self.matcher.push(&uncertain).emit);
+        self.emitted.push_str(self.matcher.flush());
+        &self.emitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A scope that takes parentheses for calls, and is uncertain from `?` to the next `!` or `(`.
+    #[derive(Debug, Default)]
+    struct Parentheses {
+        chars: usize,
+        depth: usize,
+        is_uncertain: bool,
+    }
+
+    impl StopScope for Parentheses {
+        fn push(&mut self, text: &str) -> Vec<Stretch> {
+            let mut stretches = Vec::new();
+            for c in text.chars() {
+                self.chars += 1;
+                self.is_uncertain = c == '?' || self.is_uncertain && !"(!".contains(c);
+                if self.is_uncertain {
+                    continue;
+                }
+                let counts = self.depth == 0 && c != '(';
+                self.depth = if c == '(' { 1 } else { self.depth.saturating_sub((c == ')').into()) };
+                stretches.push(Stretch { chars: std::mem::take(&mut self.chars), counts });
+            }
+            stretches
+        }
+    }
+
+    fn shown(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
+        let stops = stops.iter().map(|&stop| stop.to_owned()).collect();
+        let mut matcher = ScopedStops::new(stops, Some(Box::<Parentheses>::default()));
+        let (mut text, mut stop) = (String::new(), None);
+        for piece in pieces {
+            let outcome = matcher.push(piece);
+            text.push_str(outcome.emit);
+            stop = outcome.stop.map(str::to_owned);
+        }
+        text.push_str(matcher.flush());
+        (text, stop)
+    }
+
+    #[test]
+    fn a_stop_in_a_call_does_not_count() {
+        assert_eq!(shown(&["b"], &["a(", "bé", "b)c", "b)"]), ("a(béb)c".into(), Some("b".into())));
+        assert_eq!(shown(&["a(b"], &["a", "(b)"]), ("a(b)".into(), None), "no stop reaches into a call");
+        assert_eq!(shown(&["ab"], &["a", "(x)", "b"]), ("a(x)b".into(), None), "nor across one");
+    }
+
+    #[test]
+    fn uncertain_text_is_held_until_it_is_text_or_a_call() {
+        assert_eq!(shown(&["b"], &["a?b", "c!d"]), ("a?".into(), Some("b".into())));
+        assert_eq!(shown(&["b"], &["a?b", "c(d)"]), ("a?bc(d)".into(), None));
+        assert_eq!(shown(&["b"], &["a?é", "b"]), ("a?é".into(), None), "at the end it is text");
+    }
+
+    #[test]
+    fn without_a_scope_a_stop_counts_everywhere() {
+        let mut matcher = ScopedStops::new(vec!["b".into()], None);
+        assert_eq!(matcher.push("(ab)"), StopOutcome { emit: "(a", stop: Some("b") });
+        assert_eq!(matcher.flush(), "");
+    }
+}
