@@ -23,6 +23,8 @@ pub(super) struct Answer {
     pub(super) pending_mask: Option<PendingMask>,
     clock: Clock,
     channel: Arc<Channel>,
+    /// Prompt tokens in the engine's counters.
+    counted: usize,
     text: Option<Text>,
     /// The stop string that ended the answer.
     stop: Option<String>,
@@ -61,6 +63,7 @@ impl Answer {
             pending_mask: None,
             clock: Clock::new(Instant::now()),
             channel,
+            counted: 0,
             text,
             stop: None,
             end: None,
@@ -87,6 +90,13 @@ impl Answer {
         }
         self.channel.set_prompt(self.request.prompt.len(), cached);
         cached
+    }
+
+    /// Prompt tokens among the first `computed` of the sequence that were not counted before.
+    pub(super) fn count_prompt(&mut self, computed: usize) -> usize {
+        let new = computed.min(self.request.prompt.len()).saturating_sub(self.counted);
+        self.counted += new;
+        new
     }
 
     /// Adds a chosen token to `tokens` and sends its event. Returns the finish reason if the answer ends with
