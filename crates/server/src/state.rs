@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, shown};
 use crate::http::auth::Guard;
-use crate::ids::now;
+use crate::ids::{now, sha256};
 use crate::metrics::Metrics;
 
 /// Score requests that may wait for the engine, a thread each: the engine's default queue of 16, one running,
@@ -25,6 +25,7 @@ pub(crate) struct App {
     /// Unix time of the start, the model's `created`.
     pub(crate) started: u64,
     names: Vec<String>,
+    fingerprint: String,
     /// Bounds CPU-heavy work: templates and tokenising.
     workers: Arc<Semaphore>,
     /// Bounds scores, which block a thread while they wait for the engine.
@@ -50,7 +51,8 @@ impl App {
         let [workers, scores] = [workers, SCORES].map(|permits| Arc::new(Semaphore::new(permits)));
         let started = now();
         let metrics = Metrics::new(&names[0]);
-        App { engine, guard, metrics, started, names, workers, scores }
+        let fingerprint = fingerprint(&engine);
+        App { engine, guard, metrics, started, names, fingerprint, workers, scores }
     }
 
     /// Names of the model; the first is the one in answers.
@@ -61,6 +63,11 @@ impl App {
     /// The name in answers.
     pub(crate) fn name(&self) -> &str {
         &self.names[0]
+    }
+
+    /// `system_fingerprint` of answers: equal for equal model files, settings and versions.
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// Checks the request's field `model`.
@@ -130,6 +137,13 @@ impl App {
         };
         tokio::task::spawn_blocking(move || work(&app.engine)).await.map_err(failed)?
     }
+}
+
+/// Fingerprint of the engine and of this version, in OpenAI's form.
+fn fingerprint(engine: &Engine) -> String {
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    let hash = sha256(&[engine.info().fingerprint.as_bytes(), version]);
+    hash.iter().take(5).fold("fp_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// The model's own name as an id, safe in URLs and metric labels.

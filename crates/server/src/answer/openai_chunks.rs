@@ -15,6 +15,7 @@ pub(crate) struct Frame {
     object: &'static str,
     created: u64,
     model: String,
+    system_fingerprint: String,
     /// By choice; the choices of a prompt are adjacent.
     usage: Vec<Usage>,
     /// By choice; empty if reasoning is not counted.
@@ -33,6 +34,7 @@ impl Frame {
             object,
             created: now(),
             model: app.name().to_owned(),
+            system_fingerprint: app.fingerprint().to_owned(),
             usage: vec![Usage::default(); params.n * prompts],
             thoughts: Vec::new(),
             prompts,
@@ -89,7 +91,10 @@ impl Frame {
 
     /// An answer without choices.
     pub(crate) fn whole(&self, object: &str) -> Value {
-        json!({"id": self.id, "object": object, "created": self.created, "model": self.model})
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        })
     }
 
     /// Tokens of all choices. The choices of a prompt share it: it counts once.

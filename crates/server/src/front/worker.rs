@@ -16,6 +16,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use super::Model;
 use super::probe::{get, unready};
 use crate::ServeError;
+use crate::api::meta_routes::aliases;
 use crate::http::auth::Phase;
 use crate::ids::now;
 
@@ -124,6 +125,7 @@ impl Worker {
         let mut model = self.about.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let own = json!({
             "id": name, "object": "model", "created": self.created, "owned_by": "ottava", "root": self.name(),
+            "aliases": aliases(&self.names, name),
         });
         if let (Value::Object(model), Value::Object(own)) = (&mut model, own) {
             model.extend(own);
