@@ -82,13 +82,16 @@ fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
 struct Chunks {
     frame: Frame,
     vocab: Arc<Vocab>,
+    /// By choice: whether its first chunk, with the role, was sent.
+    begun: Vec<bool>,
 }
 
 impl Chunks {
     fn new(app: &App, params: &Params) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
-        Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
+        let begun = vec![false; frame.choices()];
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), begun }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -96,11 +99,21 @@ impl Chunks {
             .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
     }
 
+    /// The first chunk of a choice, sent with its first token. It has no content: clients measure the time to
+    /// the first token by a chunk, or by its content.
+    fn role(&mut self, index: usize) -> Vec<Value> {
+        match self.begun.get_mut(index) {
+            Some(begun) if !*begun => *begun = true,
+            _ => return Vec::new(),
+        }
+        vec![self.chunk(index, json!({"role": "assistant"}), Value::Null, Value::Null)]
+    }
+
     /// A chunk for each part; the first has the token's log-probabilities.
     fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
         let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
         if deltas.is_empty() && !logprobs.is_null() {
-            deltas.push(json!({"content": ""}));
+            deltas.push(json!({}));
         }
         deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
     }
@@ -117,13 +130,12 @@ impl Chunks {
 
 impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
-        let delta = json!({"role": "assistant", "content": ""});
-        let first = |index| self.chunk(index, delta.clone(), Value::Null, Value::Null);
-        (0..self.frame.choices()).map(first).collect()
+        Vec::new()
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
-        match piece {
+        let mut chunks = self.role(index);
+        chunks.extend(match piece {
             Piece::Token { id, parts, logprobs, usage } => {
                 self.frame.note(index, usage);
                 self.frame.read(index, &parts);
@@ -137,7 +149,8 @@ impl ResponseFormat for Chunks {
                 self.frame.note(index, end.usage);
                 self.ended(index, end)
             }
-        }
+        });
+        chunks
     }
 
     fn end(&mut self) -> Vec<Value> {

@@ -42,7 +42,11 @@ fn a_whole_answer_is_its_stream_joined() {
             assert_eq!(whole["choices"][index]["message"]["content"], text.as_str());
             assert_eq!(whole["choices"][index]["message"]["role"], "assistant");
         }
-        assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+        for index in 0..n {
+            let own = |event: &&Value| event["choices"][0]["index"].as_u64() == Some(index as u64);
+            let first = events.iter().find(own).expect("a chunk");
+            assert_eq!(first["choices"][0]["delta"], json!({"role": "assistant"}));
+        }
         let finishes = events.iter().flat_map(|event| event["choices"].as_array().expect("choices").clone());
         assert_eq!(finishes.filter(|choice| choice["finish_reason"].is_string()).count(), n);
         let last = events.last().expect("events");
