@@ -230,7 +230,11 @@ impl InferenceEngine {
                 let prompt = template.prompt(&template.adapt(messages), &options)?;
                 let bos = self.bos_unless_written(&prompt);
                 let ids = self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))?;
-                Ok((ids, format.reasoning_after(prompt.text())))
+                let reasoning = match messages.last().filter(|_| request.continues()) {
+                    Some(last) => format.reasoning_within(&last.content.to_text(), prompt.text()),
+                    None => format.reasoning_after(prompt.text()),
+                };
+                Ok((ids, reasoning))
             }
         }
     }

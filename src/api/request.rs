@@ -314,6 +314,12 @@ impl Request {
         self.special
     }
 
+    /// Whether the answer continues the last message.
+    #[cfg(feature = "text")]
+    pub(super) fn continues(&self) -> bool {
+        self.template.as_ref().is_some_and(|options| options.continue_final_message)
+    }
+
     #[cfg(feature = "text")]
     pub(super) fn options(&self) -> RenderOptions {
         let mut options = self.template.as_deref().cloned().unwrap_or_default();

@@ -188,6 +188,16 @@ impl ChatFormat {
         }
     }
 
+    /// State of the reasoning in an answer that begins with `text`, after a prompt with this end.
+    pub(crate) fn reasoning_within(&self, text: &str, prompt: &str) -> ReasoningState {
+        let last = |marker: &str| text.rfind(marker.trim());
+        match self.reasoning {
+            Some(row) if last(row.open) > last(row.close) => ReasoningState::Open,
+            Some(_) if !text.trim().is_empty() => ReasoningState::Closed,
+            _ => self.reasoning_after(prompt),
+        }
+    }
+
     /// Whether a vocabulary entry is part of a marker, so that a control token of this spelling has to be
     /// decoded as text. Markers of calls count only `with_calls`.
     pub fn has_marker_with(&self, piece: &str, with_calls: bool) -> bool {

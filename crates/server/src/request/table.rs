@@ -88,6 +88,8 @@ group! { TEMPLATE, "Chat template":
     CHAT_TEMPLATE_KWARGS: Object = field("chat_template_kwargs", Object, "variables of the template");
     DOCUMENTS: Raw = shaped("documents", Raw, "documents");
     ADD_GENERATION_PROMPT: Flag = field("add_generation_prompt", Flag, "");
+    CONTINUE_FINAL_MESSAGE: Flag =
+        field("continue_final_message", Flag, "the answer continues the last message, an assistant's");
 }
 
 group! { CHAT_INPUT, "Chat: conversation":

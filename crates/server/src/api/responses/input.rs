@@ -53,7 +53,7 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<Conversation, A
         None => None,
     };
     let tools = callable(fields)?;
-    Ok(Conversation::new(turns.messages(), options(fields, effort)?, tools))
+    Conversation::new(turns.messages(), options(fields, effort)?, tools)
 }
 
 /// The functions with their choice.
