@@ -51,9 +51,13 @@ struct Text {
 impl Answer {
     /// A new answer; its clock starts now.
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
-        let text = request.text.clone().map(|vocab| Text {
-            detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),
-            stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
+        let text = request.text.clone().map(|vocab| {
+            let stops = StopMatcher::new(std::mem::take(&mut request.stop_strings));
+            let shown = std::mem::take(&mut request.show_control_tokens);
+            Text {
+                detokenizer: Detokenizer::with_shown(&vocab, shown),
+                stops: if request.include_stop { stops.including_stop() } else { stops },
+            }
         });
         channel.set_prompt(request.prompt.len(), 0);
         let mask = request.mask.take().map(MaskTask::new);
@@ -114,10 +118,15 @@ impl Answer {
         }
         tokens.push(id);
         let mut shown = String::new();
-        if let Some(text) = &mut self.text {
-            let outcome = text.stops.push(text.detokenizer.push(id));
-            shown = outcome.emit.to_owned();
-            self.stop = outcome.stop.map(str::to_owned);
+        let may_stop = tokens.len() > self.request.prompt.len().saturating_add(self.request.min_tokens);
+        match &mut self.text {
+            Some(text) if may_stop => {
+                let outcome = text.stops.push(text.detokenizer.push(id));
+                shown = outcome.emit.to_owned();
+                self.stop = outcome.stop.map(str::to_owned);
+            }
+            Some(text) => shown = text.stops.pass(text.detokenizer.push(id)).to_owned(),
+            None => {}
         }
         self.channel.token(Token { id, text: shown, logprobs });
         self.stop.is_some().then_some(FinishReason::Stop)
@@ -125,10 +134,15 @@ impl Answer {
 
     /// Sends [`Event::Done`] with the tokens of the answer.
     pub(super) fn finish(mut self, finish: FinishReason, tokens: Vec<TokenId>) {
+        let included = self.end.as_ref().filter(|_| self.request.include_stop).map(|token| token.id);
         let text = self.text.take().map_or_else(String::new, |mut text| match finish {
             FinishReason::Stop => String::new(),
             _ => {
-                let rest = text.stops.push(text.detokenizer.finish()).emit.to_owned();
+                let mut rest = String::new();
+                if let Some(id) = included {
+                    rest += text.stops.push(text.detokenizer.push(id)).emit;
+                }
+                rest += text.stops.push(text.detokenizer.finish()).emit;
                 rest + text.stops.flush()
             }
         });

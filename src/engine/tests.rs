@@ -4,6 +4,7 @@
 mod arrival;
 mod breakdown;
 mod cache_events;
+mod ends;
 mod fake;
 mod faults;
 mod flow;

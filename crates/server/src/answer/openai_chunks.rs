@@ -1,9 +1,11 @@
 //! Chunks of chat and completions: common fields, usage, and the fold into a whole answer.
 
+use ottava::TokenId;
 use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
+use crate::answer::End;
 use crate::answer::output_items::ReasoningCounter;
 use crate::ids::now;
 use crate::request::params::Params;
@@ -115,6 +117,20 @@ impl Frame {
         }
         usage
     }
+}
+
+/// `stop_reason` of a choice: the stop string or the stop token that ended it, as in vLLM.
+pub(crate) fn stop_reason(end: &End) -> Value {
+    match (&end.stop, &end.token) {
+        (Some(stop), _) => stop.as_str().into(),
+        (None, Some((id, _))) if end.at_stop_token => id.0.into(),
+        _ => Value::Null,
+    }
+}
+
+/// Token ids in JSON.
+pub(crate) fn numbers(ids: &[TokenId]) -> Value {
+    ids.iter().map(|id| id.0).collect()
 }
 
 /// Timings with llama.cpp's names.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use ottava::TokenId;
 use ottava::chat::ChatPart;
 use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
-use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, numbers, stop_reason, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
 use crate::api::typed::{ApiRequest, Groups, Typed};
@@ -18,7 +19,9 @@ use crate::ids::random_hex;
 use crate::request::conversation::Conversation;
 use crate::request::fields::RequestFields;
 use crate::request::params::Params;
-use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
+use crate::request::table::{
+    CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, RETURN_TOKEN_IDS, TEMPLATE, TOKEN_IDS, TOP_LOGPROBS,
+};
 use crate::state::App;
 
 /// A request of `/v1/chat/completions`.
@@ -28,13 +31,14 @@ pub(crate) struct ChatRequest {
 }
 
 impl ApiRequest for ChatRequest {
-    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS, &TOKEN_IDS], GENERATION];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ChatRequest, ApiError> {
         let conversation = Conversation::take(fields)?;
+        let token_ids = fields.take(&RETURN_TOKEN_IDS)?.unwrap_or(false);
         let mut params = Params::take(fields, key, None)?;
-        params.logprobs = logprobs(fields)?;
+        (params.logprobs, params.token_ids) = (logprobs(fields)?, token_ids);
         if params.max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
         }
@@ -50,7 +54,7 @@ pub(crate) async fn completions(
     let ChatRequest { conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     let (answers, _) = begin(&app, conversation, &mut params).await?;
-    let chunks = Chunks::new(&app, &params);
+    let chunks = Chunks::new(&app, &params, answers.prompt_ids(0));
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
@@ -84,14 +88,17 @@ struct Chunks {
     vocab: Arc<Vocab>,
     /// By choice: whether its first chunk, with the role, was sent.
     begun: Vec<bool>,
+    /// The prompt's token ids; `None` if token ids are not requested.
+    prompt_ids: Option<Value>,
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params) -> Chunks {
+    fn new(app: &App, params: &Params, prompt: &[TokenId]) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
         let begun = vec![false; frame.choices()];
-        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), begun }
+        let prompt_ids = params.token_ids.then(|| numbers(prompt));
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), begun, prompt_ids }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -106,25 +113,37 @@ impl Chunks {
             Some(begun) if !*begun => *begun = true,
             _ => return Vec::new(),
         }
-        vec![self.chunk(index, json!({"role": "assistant"}), Value::Null, Value::Null)]
+        let mut first = self.chunk(index, json!({"role": "assistant"}), Value::Null, Value::Null);
+        if let Some(ids) = &self.prompt_ids {
+            first["prompt_token_ids"] = ids.clone();
+        }
+        vec![first]
     }
 
-    /// A chunk for each part; the first has the token's log-probabilities.
-    fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
+    /// A chunk for each part; the first has the token's log-probabilities and id.
+    fn token(&self, index: usize, id: TokenId, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
         let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
-        if deltas.is_empty() && !logprobs.is_null() {
+        if deltas.is_empty() && (!logprobs.is_null() || self.prompt_ids.is_some()) {
             deltas.push(json!({}));
         }
-        deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
+        let chunk = |delta| self.chunk(index, delta, logprobs.take(), Value::Null);
+        let mut chunks: Vec<Value> = deltas.into_iter().map(chunk).collect();
+        if let (Some(first), Some(_)) = (chunks.first_mut(), &self.prompt_ids) {
+            first["choices"][0]["token_ids"] = numbers(&[id]);
+        }
+        chunks
     }
 
     fn ended(&self, index: usize, end: End) -> Vec<Value> {
-        let mut chunks = self.parts(index, end.parts, Value::Null);
         let mut last = self.chunk(index, json!({}), Value::Null, end.finish.into());
-        last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
+        last["choices"][0]["stop_reason"] = stop_reason(&end);
+        if let (Some((id, _)), Some(_)) = (&end.token, &self.prompt_ids) {
+            last["choices"][0]["token_ids"] = numbers(&[*id]);
+        }
         last["timings"] = timings(&end.usage, &end.timings);
-        chunks.push(last);
-        chunks
+        let deltas = end.parts.into_iter().filter_map(delta);
+        let rest = deltas.map(|delta| self.chunk(index, delta, Value::Null, Value::Null));
+        rest.chain([last]).collect()
     }
 }
 
@@ -143,7 +162,7 @@ impl ResponseFormat for Chunks {
                     Value::Null,
                     |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),
                 );
-                self.parts(index, parts, logprobs)
+                self.token(index, id, parts, logprobs)
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
@@ -164,6 +183,9 @@ impl ResponseFormat for Chunks {
         };
         let mut whole = self.frame.whole("chat.completion");
         whole["choices"] = (0..self.frame.choices()).map(choice).collect();
+        if let Some(ids) = &self.prompt_ids {
+            whole["prompt_token_ids"] = ids.clone();
+        }
         whole
     }
 
@@ -175,6 +197,7 @@ impl ResponseFormat for Chunks {
                 choice["message"]["content"] = Value::Null;
             }
             extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+            extend(choice, "token_ids", &part["token_ids"]);
         });
     }
 }
@@ -215,7 +238,7 @@ fn fold_delta(message: &mut Value, delta: &Value) {
 }
 
 /// A token with its log-probability and its alternatives.
-fn token(vocab: &Vocab, id: ottava::TokenId, found: &Logprobs) -> Value {
+fn token(vocab: &Vocab, id: TokenId, found: &Logprobs) -> Value {
     let entry = |id, logprob: f64| {
         let bytes = vocab.bytes(id).unwrap_or_default();
         json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes})

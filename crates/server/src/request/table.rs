@@ -30,7 +30,10 @@ group! { LENGTH, "Number and length of answers":
     MAX_TOKENS: Integer = field("max_tokens", TOKENS, "most tokens of the answer");
     MAX_COMPLETION_TOKENS: Integer = field("max_completion_tokens", TOKENS, "OpenAI's newer name of max_tokens");
     N_PREDICT: Integer = field("n_predict", TOKENS, "llama.cpp's name of max_tokens; -1 is no limit");
+    MIN_TOKENS: Count = field("min_tokens", Count(0, TOKENS_MAX), "no end before that many tokens");
     STOP: Texts = shaped("stop", Texts, "stop");
+    STOP_TOKEN_IDS: Raw = shaped("stop_token_ids", Raw, "stop_token_ids");
+    INCLUDE_STOP: Flag = field("include_stop_str_in_output", Flag, "");
     IGNORE_EOS: Flag = field("ignore_eos", Flag, "");
 }
 
@@ -102,6 +105,10 @@ group! { CHAT_INPUT, "Chat: conversation":
 group! { CHAT_LOGPROBS, "Chat: log-probabilities":
     LOGPROBS: Flag = field("logprobs", Flag, "");
     TOP_LOGPROBS: Count = field("top_logprobs", Count(0, LOGPROBS_MAX), "");
+}
+
+group! { TOKEN_IDS, "Chat and completions: token ids":
+    RETURN_TOKEN_IDS: Flag = field("return_token_ids", Flag, "");
 }
 
 group! { COMPLETIONS, "Completions":
@@ -205,9 +212,6 @@ pub(crate) static NOT_SUPPORTED: Group = Group {
         &field("functions", NoOp(&["[]"]), ""),
         &field("function_call", NoOp(&["\"none\"", "\"auto\""]), ""),
         &field("tool_choice", NoOp(&["\"none\"", "\"auto\""]), ""),
-        &field("min_tokens", NoOp(&["0"]), ""),
-        &field("stop_token_ids", NoOp(&["[]"]), ""),
-        &field("include_stop_str_in_output", NoOp(&["false"]), ""),
         &field("skip_special_tokens", NoOp(&["true"]), ""),
         &field("spaces_between_special_tokens", NoOp(&["true", "false"]), ""),
         &field("bad_words", NoOp(&["[]"]), ""),
