@@ -155,7 +155,8 @@ impl Request {
         self
     }
 
-    /// Tools that the model may call. The chat template renders them, a tool choice that must be enforced is
+    /// Tools that the model may call. The chat template renders them; if it has no place for them, the system
+    /// text, or else the user's first text, describes them. A tool choice that must be enforced is
     /// enforced, and [`InferenceEngine::answer`](crate::InferenceEngine::answer) parses the calls. If the
     /// request is submitted instead, calls stay in the text with their markers. Default: none.
     #[cfg(feature = "text")]

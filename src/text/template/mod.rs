@@ -332,6 +332,11 @@ impl ChatTemplate {
         self.source.contains("tools")
     }
 
+    /// Whether the template writes calls of the conversation, with or without tools.
+    pub(crate) fn knows_calls(&self) -> bool {
+        self.source.contains("tool_calls")
+    }
+
     /// Error message for the first message with a role that the template does not support.
     pub(crate) fn unknown_role(&self, messages: &[Message]) -> Option<String> {
         let at = messages.iter().position(|message| !self.has_role(&message.role))?;

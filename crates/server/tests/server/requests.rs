@@ -75,7 +75,6 @@ fn refused() -> Vec<Value> {
 /// Fields without an implementation.
 fn absent() -> Vec<Value> {
     vec![
-        json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
         json!({"tool_choice": "required"}),
         json!({"chat_template": "{{ x }}"}),
         json!({"mirostat": 2}),
