@@ -36,8 +36,8 @@ impl InferenceEngine {
     }
 }
 
-/// A prompt with the instructions in the system text, or else in the user's first text. Some templates refuse a
-/// system text, others drop it.
+/// A prompt with the instructions in the system text, or else in the user's first text. Some templates
+/// refuse a system text, others drop it.
 fn instructed(
     template: &ChatTemplate,
     messages: &[Message],

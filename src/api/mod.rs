@@ -132,8 +132,9 @@ pub struct EngineInfo {
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
-    /// Hash of the weights, their formats, the KV layout and the backend's arithmetic, in hexadecimal digits. Of
-    /// a large file it samples the tensors. Engines with equal fingerprints compute equal keys and values.
+    /// Hash of the weights, their formats, the KV layout and the backend's arithmetic, in hexadecimal
+    /// digits. Of a large file it samples the tensors. Engines with equal fingerprints compute equal keys
+    /// and values.
     pub fingerprint: String,
     /// Bytes of weights, intermediates, and keys and values, in the backend's form.
     pub memory: DecoderMemory,

@@ -1,5 +1,5 @@
-//! Tools as text, for chat templates that have no place for them: instructions with the tools' schemas, and calls
-//! and results of the history between tags.
+//! Tools as text, for chat templates that have no place for them: instructions with the tools' schemas, and
+//! calls and results of the history between tags.
 //!
 //! Calls have the form of Hermes, which many models know: a JSON object with a name and arguments between
 //! `<tool_call>` tags. Results are a user's turn between `<tool_response>` tags.
@@ -57,8 +57,8 @@ pub(crate) fn has_calls(messages: &[Message]) -> bool {
     messages.iter().any(|message| message.role == "tool" || message.tool_calls.is_some())
 }
 
-/// Writes calls and results as text. Consecutive results, and a user's text after them, are one turn: templates
-/// may require that roles alternate.
+/// Writes calls and results as text. Consecutive results, and a user's text after them, are one turn:
+/// templates may require that roles alternate.
 pub(crate) fn calls_as_text(messages: &[Message]) -> Vec<Message> {
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
     // Whether the last message has results.

@@ -269,8 +269,8 @@ impl Chooser {
     }
 }
 
-/// The sampling parameters for a choice among `allowed`. If a mask allows nothing but the end of the answer, it
-/// prevails over `min_tokens`.
+/// The sampling parameters for a choice among `allowed`. If a mask allows nothing but the end of the
+/// answer, it prevails over `min_tokens`.
 fn sampling_within<'s>(
     sampling: &'s Sampling,
     allowed: Option<&TokenSet>,

@@ -1,8 +1,8 @@
 //! Sampling: from logits to a token. Here are the parameters and their checks; `sampler` makes the choice,
 //! and `mask` restricts it.
 //!
-//! The order is fixed: logit bias and forbidden ends, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
-//! request's parameters into numbers for a backend that samples itself.
+//! The order is fixed: logit bias and forbidden ends, penalties, mask, temperature, top-k, top-p, min-p,
+//! draw. `row` turns a request's parameters into numbers for a backend that samples itself.
 //!
 //! ```
 //! use ottava::Sampling;

@@ -41,8 +41,8 @@ pub fn row_sampling(
     }
 }
 
-/// Appends the adjustments by biases, forbidden ends and penalties, one per token. The repetition penalty covers the last
-/// tokens of prompt and answer; presence and frequency penalties cover those of the answer.
+/// Appends the adjustments by biases, forbidden ends and penalties, one per token. The repetition penalty
+/// covers the last tokens of prompt and answer; presence and frequency penalties cover those of the answer.
 fn adjust(sampling: &Sampling, history: History<'_>, position: u64, adjustments: &mut Vec<LogitAdjustment>) {
     let first = adjustments.len();
     let entry = |token| LogitAdjustment { token, bias: 0.0, repetition: 1.0, penalty: 0.0 };

@@ -129,8 +129,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reference implementation: the text up to the stop string with the first end (the longest of those) after
-    /// `exempt` bytes.
+    /// Reference implementation: the text up to the stop string with the first end (the longest of those)
+    /// after `exempt` bytes.
     fn naive<'t>(text: &'t str, stops: &[String], exempt: usize) -> (&'t str, Option<&'t str>) {
         for end in (exempt + 1..=text.len()).filter(|&end| text.is_char_boundary(end)) {
             let ending = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));

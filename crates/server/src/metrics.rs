@@ -154,8 +154,8 @@ impl Metrics {
         self.ignored.inc_by(fields as u64);
     }
 
-    /// Sets gauges and token counters from the engine's. The engine counts tokens after each step, so those of
-    /// running, cancelled and failed answers are included.
+    /// Sets gauges and token counters from the engine's. The engine counts tokens after each step, so those
+    /// of running, cancelled and failed answers are included.
     pub(crate) fn read(&self, stats: &Stats) {
         let aborted = self.ended.get_or_create(&Reason { finished_reason: "abort" }).clone();
         let counters = [

@@ -3,7 +3,8 @@
 use super::text::{spelled, told, with_text, words};
 use super::*;
 
-/// The answer by the definition, without an engine: before `min_tokens` tokens the stop id has no probability.
+/// The answer by the definition, without an engine: before `min_tokens` tokens the stop id has no
+/// probability.
 fn ended(request: &TokenRequest) -> (Vec<TokenId>, FinishReason) {
     let (mut tokens, prompt) = (request.prompt.clone(), request.prompt.len());
     let mut sampler = Sampler::default();

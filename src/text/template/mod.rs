@@ -128,8 +128,8 @@ impl RenderOptions {
         self
     }
 
-    /// Continues the last message: the prompt ends with its text. A template that trims texts has white space at
-    /// its end removed.
+    /// Continues the last message: the prompt ends with its text. A template that trims texts has white
+    /// space at its end removed.
     pub fn continuing(mut self) -> RenderOptions {
         self.continue_final_message = true;
         self
