@@ -73,6 +73,7 @@ impl EngineBuilder {
             fallback: before.fallback,
             threads: before.threads,
             file_bytes,
+            fingerprint: hex(&model.fingerprint()),
             memory: model.memory(),
             step_weight_bytes: model.step_weight_bytes(),
             parameters: loaded.parameters,
@@ -183,6 +184,10 @@ impl EngineBuilder {
         };
         (options, chunk)
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `general.name` of the file, else the file's stem.

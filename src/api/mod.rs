@@ -22,6 +22,8 @@
 mod builder;
 #[cfg(feature = "text")]
 mod chat;
+#[cfg(feature = "text")]
+mod chat_prompt;
 mod device;
 mod load;
 mod prepare;
@@ -130,6 +132,10 @@ pub struct EngineInfo {
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
+    /// Hash of the weights, their formats, the KV layout and the backend's arithmetic, in hexadecimal
+    /// digits. Of a large file it samples the tensors. Engines with equal fingerprints compute equal keys
+    /// and values.
+    pub fingerprint: String,
     /// Bytes of weights, intermediates, and keys and values, in the backend's form.
     pub memory: DecoderMemory,
     /// Bytes of weights that one decode step reads.
@@ -211,23 +217,17 @@ impl InferenceEngine {
                 if least > context_max {
                     return self.refuse(least);
                 }
-                let template = self.template()?;
-                if let Some(what) = template.unknown_role(messages) {
+                if let Some(what) = self.template()?.unknown_role(messages) {
                     return Err(SubmitError::invalid("messages", what).into());
                 }
-                let mut options = request.options();
-                if options.tools.is_some() && !template.knows_tools() {
-                    if request.tools.choice != crate::chat::ToolChoice::None {
-                        let message = "the model's chat template has no place for tools";
-                        return Err(SubmitError::invalid("tools", message).into());
-                    }
-                    // No tool may be called.
-                    options.tools = None;
-                }
-                let prompt = template.prompt(&template.adapt(messages), &options)?;
+                let prompt = self.chat_prompt(request, messages)?;
                 let bos = self.bos_unless_written(&prompt);
                 let ids = self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))?;
-                Ok((ids, format.reasoning_after(prompt.text())))
+                let reasoning = match messages.last().filter(|_| request.continues()) {
+                    Some(last) => format.reasoning_within(&last.content.to_text(), prompt.text()),
+                    None => format.reasoning_after(prompt.text()),
+                };
+                Ok((ids, reasoning))
             }
         }
     }

@@ -74,8 +74,11 @@ pub struct Request {
     pub(super) format: Option<Grammar>,
     show_control_tokens: Vec<TokenId>,
     max_tokens: usize,
+    min_tokens: usize,
     sampling: Sampling,
     stop: Vec<String>,
+    stop_tokens: Vec<TokenId>,
+    include_stop: bool,
     ignore_eos: bool,
     window: Option<Window>,
     top_logprobs: Option<usize>,
@@ -120,8 +123,11 @@ impl Request {
             format: None,
             show_control_tokens: Vec::new(),
             max_tokens: 256,
+            min_tokens: 0,
             sampling: Sampling::default(),
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            include_stop: false,
             ignore_eos: false,
             window: None,
             top_logprobs: None,
@@ -149,7 +155,8 @@ impl Request {
         self
     }
 
-    /// Tools that the model may call. The chat template renders them, a tool choice that must be enforced is
+    /// Tools that the model may call. The chat template renders them; if it has no place for them, the system
+    /// text, or else the user's first text, describes them. A tool choice that must be enforced is
     /// enforced, and [`InferenceEngine::answer`](crate::InferenceEngine::answer) parses the calls. If the
     /// request is submitted instead, calls stay in the text with their markers. Default: none.
     #[cfg(feature = "text")]
@@ -177,6 +184,13 @@ impl Request {
     /// Most tokens to generate. Default: 256.
     pub fn max_tokens(mut self, tokens: usize) -> Request {
         self.max_tokens = tokens;
+        self
+    }
+
+    /// Number of tokens before which no end of turn or stop token is sampled, and within which no stop string
+    /// ends. A mask or format may complete the answer sooner, and so may `max_tokens`. Default: 0.
+    pub fn min_tokens(mut self, tokens: usize) -> Request {
+        self.min_tokens = tokens;
         self
     }
 
@@ -250,6 +264,19 @@ impl Request {
         self
     }
 
+    /// Tokens that end the answer, in addition to the model's end-of-turn tokens;
+    /// [`Done::end`](crate::engine::Done::end) has the one that did. Default: none.
+    pub fn stop_tokens(mut self, ids: impl IntoIterator<Item = TokenId>) -> Request {
+        self.stop_tokens = ids.into_iter().collect();
+        self
+    }
+
+    /// Includes the stop string, or the text of the stop token, that ended the answer. Default: off.
+    pub fn include_stop(mut self) -> Request {
+        self.include_stop = true;
+        self
+    }
+
     /// Continues after the model's end-of-turn token, for benchmarks. Default: off.
     pub fn ignore_eos(mut self) -> Request {
         self.ignore_eos = true;
@@ -312,6 +339,12 @@ impl Request {
     #[cfg(feature = "text")]
     pub(super) fn special(&self) -> Special {
         self.special
+    }
+
+    /// Whether the answer continues the last message.
+    #[cfg(feature = "text")]
+    pub(super) fn continues(&self) -> bool {
+        self.template.as_ref().is_some_and(|options| options.continue_final_message)
     }
 
     #[cfg(feature = "text")]
@@ -378,9 +411,12 @@ impl Request {
         let ids = Arc::try_unwrap(prompt).map_or_else(|shared| shared.ids.clone(), |own| own.ids);
         let mut request = TokenRequest::new(ids, self.max_tokens);
         request.sampling = self.sampling;
+        request.min_tokens = self.min_tokens;
         request.stop_ids = if self.ignore_eos { Vec::new() } else { vocab.stop_ids().to_vec() };
+        request.stop_ids.extend(self.stop_tokens);
         request.stop_strings = self.stop;
         request.stop_scope = stop_scope;
+        request.include_stop = self.include_stop;
         request.window = self.window;
         request.text = Some(Arc::clone(vocab));
         request.show_control_tokens = self.show_control_tokens;
@@ -451,6 +487,7 @@ mod tests {
             penalty_last_n: 7,
             logit_bias: vec![(TokenId(4), -1.0)],
             seed: 8,
+            ..Sampling::default()
         };
         let plain = Request::tokens(vec![TokenId(1)]);
         let forwards = setters.iter().fold(plain.clone(), |request, set| set(request));

@@ -1,9 +1,10 @@
 //! Structured assistant output: text, reasoning and tool calls. `format` describes as data how models write
-//! them; `answer` parses it.
+//! them; `answer` parses it; `texts` writes tools and calls for templates that have no place for them.
 
 mod answer;
 mod format;
 mod schema;
+pub(crate) mod texts;
 mod tool;
 
 pub use answer::AnswerParser;

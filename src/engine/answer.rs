@@ -23,6 +23,8 @@ pub(super) struct Answer {
     pub(super) pending_mask: Option<PendingMask>,
     clock: Clock,
     channel: Arc<Channel>,
+    /// Prompt tokens in the engine's counters.
+    counted: usize,
     text: Option<Text>,
     /// The stop string that ended the answer.
     stop: Option<String>,
@@ -49,9 +51,14 @@ struct Text {
 impl Answer {
     /// A new answer; its clock starts now.
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
-        let text = request.text.clone().map(|vocab| Text {
-            detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),
-            stops: ScopedStops::new(std::mem::take(&mut request.stop_strings), request.stop_scope.take()),
+        let text = request.text.clone().map(|vocab| {
+            let stops = std::mem::take(&mut request.stop_strings);
+            let stops = ScopedStops::new(stops, request.stop_scope.take());
+            let shown = std::mem::take(&mut request.show_control_tokens);
+            Text {
+                detokenizer: Detokenizer::with_shown(&vocab, shown),
+                stops: if request.include_stop { stops.including_stop() } else { stops },
+            }
         });
         channel.set_prompt(request.prompt.len(), 0);
         let mask = request.mask.take().map(MaskTask::new);
@@ -61,6 +68,7 @@ impl Answer {
             pending_mask: None,
             clock: Clock::new(Instant::now()),
             channel,
+            counted: 0,
             text,
             stop: None,
             end: None,
@@ -89,6 +97,13 @@ impl Answer {
         cached
     }
 
+    /// Prompt tokens among the first `computed` of the sequence that were not counted before.
+    pub(super) fn count_prompt(&mut self, computed: usize) -> usize {
+        let new = computed.min(self.request.prompt.len()).saturating_sub(self.counted);
+        self.counted += new;
+        new
+    }
+
     /// Adds a chosen token to `tokens` and sends its event. Returns the finish reason if the answer ends with
     /// it.
     pub(super) fn accept(
@@ -104,10 +119,15 @@ impl Answer {
         }
         tokens.push(id);
         let mut shown = String::new();
-        if let Some(text) = &mut self.text {
-            let outcome = text.stops.push(text.detokenizer.push(id));
-            shown = outcome.emit.to_owned();
-            self.stop = outcome.stop.map(str::to_owned);
+        let may_stop = tokens.len() > self.request.prompt.len().saturating_add(self.request.min_tokens);
+        match &mut self.text {
+            Some(text) if may_stop => {
+                let outcome = text.stops.push(text.detokenizer.push(id));
+                shown = outcome.emit.to_owned();
+                self.stop = outcome.stop.map(str::to_owned);
+            }
+            Some(text) => shown = text.stops.pass(text.detokenizer.push(id)).to_owned(),
+            None => {}
         }
         self.channel.token(Token { id, text: shown, logprobs });
         self.stop.is_some().then_some(FinishReason::Stop)
@@ -115,10 +135,15 @@ impl Answer {
 
     /// Sends [`Event::Done`] with the tokens of the answer.
     pub(super) fn finish(mut self, finish: FinishReason, tokens: Vec<TokenId>) {
+        let included = self.end.as_ref().filter(|_| self.request.include_stop).map(|token| token.id);
         let text = self.text.take().map_or_else(String::new, |mut text| match finish {
             FinishReason::Stop => String::new(),
             _ => {
-                let rest = text.stops.push(text.detokenizer.finish()).emit.to_owned();
+                let mut rest = String::new();
+                if let Some(id) = included {
+                    rest += text.stops.push(text.detokenizer.push(id)).emit;
+                }
+                rest += text.stops.push(text.detokenizer.finish()).emit;
                 rest + text.stops.flush()
             }
         });

@@ -1,5 +1,6 @@
 //! Token choice: the result of a finished step for each sequence. A failure concerns one sequence only.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use super::sequence::{Goal, Sequence, StepOutput};
 use super::store::Exported;
 use super::table::{SequenceTable, SlotId};
 use crate::{
-    sample::{History, Sampler, TokenSet, best_logits, log_sum_exp},
+    sample::{History, Sampler, Sampling, TokenSet, best_logits, log_sum_exp},
     token::TokenId,
 };
 
@@ -222,7 +223,8 @@ impl Chooser {
         best_logits(&self.logits, request.top.unwrap_or(0), &mut self.best);
         let own = normaliser.map(|_| self.logits.clone());
         let history = History { tokens, prompt: request.prompt.len() };
-        let token = self.sampler.choose(&mut self.logits, &request.sampling, allowed, history)?;
+        let sampling = sampling_within(&request.sampling, allowed, history);
+        let token = self.sampler.choose(&mut self.logits, &sampling, allowed, history)?;
         let logprobs = normaliser.zip(own).map(|(normaliser, own)| Logprobs {
             chosen: f64::from(own[token.index()]) - normaliser,
             top: self.best.iter().map(|&(id, logit)| (id, logit - normaliser)).collect(),
@@ -265,4 +267,20 @@ impl Chooser {
         best.extend(self.best.iter().map(|&(id, logit)| (id, logit as f32)));
         Ok(best)
     }
+}
+
+/// The sampling parameters for a choice among `allowed`. If a mask allows nothing but the end of the
+/// answer, it prevails over `min_tokens`.
+fn sampling_within<'s>(
+    sampling: &'s Sampling,
+    allowed: Option<&TokenSet>,
+    history: History<'_>,
+) -> Cow<'s, Sampling> {
+    let ends = sampling.forbidden_at(history.position());
+    let is_over =
+        |allowed: &TokenSet| ends.iter().filter(|&&id| allowed.contains(id)).count() == allowed.len();
+    if ends.is_empty() || !allowed.is_some_and(is_over) {
+        return Cow::Borrowed(sampling);
+    }
+    Cow::Owned(Sampling { min_tokens: 0, ..sampling.clone() })
 }

@@ -16,10 +16,14 @@ pub(super) type End = Result<FinishReason, Failure>;
 #[derive(Debug, Default)]
 pub(super) struct Committed {
     pub(super) ends: Vec<(SlotId, End)>,
-    /// Prompt tokens computed.
+    /// Tokens computed in runs: prompts, recomputed tokens, forced runs.
     pub(super) prefill_tokens: usize,
     /// Tokens chosen.
     pub(super) decode_tokens: usize,
+    /// Prompt tokens computed or found in the cache for the first time.
+    pub(super) prompt_tokens: usize,
+    /// Tokens added to answers.
+    pub(super) answer_tokens: usize,
 }
 
 /// Commits a step and hands out its results. `ahead`: the step was fed with tokens that the previous one
@@ -39,13 +43,17 @@ pub(super) fn commit(
         let end = match advance(sequence, computed, ahead, kv).map_err(Failure::from) {
             Ok(prefilled) => {
                 committed.prefill_tokens += prefilled;
+                committed.prompt_tokens += sequence.count_prompt();
                 output.map(|output| {
                     committed.decode_tokens += match &output {
                         StepOutput::Token(..) => 1,
                         StepOutput::Masked { ids, .. } => ids.len(),
                         _ => 0,
                     };
-                    sequence.accept(output)
+                    let before = sequence.tokens.len();
+                    let end = sequence.accept(output);
+                    committed.answer_tokens += sequence.tokens.len() - before;
+                    end
                 })
             }
             Err(failure) => Err(failure),

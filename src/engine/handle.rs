@@ -98,9 +98,10 @@ impl Handle {
     ///
     /// # Errors
     /// [`SubmitError`]; nothing is queued then.
-    pub fn submit(&self, request: TokenRequest) -> Result<Generation, SubmitError> {
+    pub fn submit(&self, mut request: TokenRequest) -> Result<Generation, SubmitError> {
         let inner = &self.inner;
         request.check(inner.limits)?;
+        request.forbid_early_ends(inner.limits.vocab);
         self.check_pages(&request)?;
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.queue.wake()));
         let generation = Generation::new(Arc::clone(&channel), request.id);

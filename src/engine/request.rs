@@ -25,12 +25,18 @@ pub struct TokenRequest {
     pub max_tokens: usize,
     /// Sampling parameters. Default: greedy.
     pub sampling: Sampling,
+    /// Number of tokens before which no stop id is sampled, and within which no stop string ends. A mask may
+    /// complete the answer sooner, and so may `max_tokens`. Default: 0.
+    pub min_tokens: usize,
     /// Token ids that end the answer and are not part of it: [`super::FinishReason::Eos`]. Default: none.
     pub stop_ids: Vec<TokenId>,
     /// Stop strings, which end the answer and are not part of it. They need `text`. Default: none.
     pub stop_strings: Vec<String>,
     /// Stretches of the text in which stop strings count. Default: `None`, everywhere.
     pub stop_scope: Option<Box<dyn StopScope>>,
+    /// Whether the text includes the stop string, or the text of the stop id, that ended the answer. Default:
+    /// false.
+    pub include_stop: bool,
     /// Sliding window with attention sinks. Default: `None`, the whole context.
     pub window: Option<Window>,
     /// Vocabulary for detokenization. Default: `None`, events carry no text.
@@ -68,9 +74,11 @@ impl TokenRequest {
             prompt,
             max_tokens,
             sampling: Sampling::default(),
+            min_tokens: 0,
             stop_ids: Vec::new(),
             stop_strings: Vec::new(),
             stop_scope: None,
+            include_stop: false,
             window: None,
             text: None,
             show_control_tokens: Vec::new(),
@@ -117,6 +125,19 @@ impl TokenRequest {
             return invalid("window", "expected at least 1 token, found 0".into());
         }
         Ok(self.sampling.check(limits.vocab)?)
+    }
+}
+
+impl TokenRequest {
+    /// Sets the sampling parameters that forbid stop ids before `min_tokens` tokens.
+    pub(super) fn forbid_early_ends(&mut self, vocab: usize) {
+        if self.min_tokens == 0 {
+            return;
+        }
+        let mut ends: Vec<TokenId> = self.stop_ids.iter().copied().filter(|id| id.index() < vocab).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        (self.sampling.min_tokens, self.sampling.ends) = (self.min_tokens, ends);
     }
 }
 

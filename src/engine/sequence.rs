@@ -200,6 +200,13 @@ impl Sequence {
         if let Goal::Generate(answer) = &mut self.goal { answer.start(cached) } else { 0 }
     }
 
+    /// Prompt tokens that are computed and were not counted before. A preempted sequence computes its prompt
+    /// again; it counts once.
+    pub(super) fn count_prompt(&mut self) -> usize {
+        let Goal::Generate(answer) = &mut self.goal else { return 0 };
+        answer.count_prompt(self.computed)
+    }
+
     /// Takes the result of a step. Returns the finish reason if the sequence ends with it; a job ends by its
     /// length.
     pub(super) fn accept(&mut self, output: StepOutput) -> Option<FinishReason> {

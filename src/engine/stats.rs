@@ -111,8 +111,13 @@ pub struct Stats {
     pub prefill_tokens: u64,
     /// Prompt tokens found in the cache.
     pub cached_tokens: u64,
-    /// Tokens generated.
+    /// Tokens generated, including those that end a turn.
     pub decode_tokens: u64,
+    /// Prompt tokens of requests, computed or found in the cache: each once, after the step with it, however
+    /// the request ends.
+    pub prompt_tokens: u64,
+    /// Tokens of answers, without those that end a turn: each after its step, however the answer ends.
+    pub answer_tokens: u64,
     /// Seconds spent in steps.
     pub step_s: f64,
     /// Seconds since the current step began; 0 between steps. A hanging device shows here.
@@ -172,6 +177,8 @@ pub(super) struct Counters {
     pub(super) prefill_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
     pub(super) decode_tokens: AtomicU64,
+    pub(super) prompt_tokens: AtomicU64,
+    pub(super) answer_tokens: AtomicU64,
     pub(super) step_us: AtomicU64,
     step: Mutex<Option<Instant>>,
     pub(super) pages: AtomicU64,
@@ -291,6 +298,8 @@ impl Counters {
             prefill_tokens: get(&self.prefill_tokens),
             cached_tokens: get(&self.cached_tokens),
             decode_tokens: get(&self.decode_tokens),
+            prompt_tokens: get(&self.prompt_tokens),
+            answer_tokens: get(&self.answer_tokens),
             step_s: Duration::from_micros(get(&self.step_us)).as_secs_f64(),
             step_running_s: self.step().map_or(0.0, |started| started.elapsed().as_secs_f64()),
             pages: get(&self.pages),

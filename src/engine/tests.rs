@@ -4,6 +4,7 @@
 mod arrival;
 mod breakdown;
 mod cache_events;
+mod ends;
 mod fake;
 mod faults;
 mod flow;
@@ -113,6 +114,9 @@ fn sixty_four_in_a_small_cache_get_the_tokens_of_a_solo_run() {
     let generations: Vec<_> = (0..64).map(|s| crowded.submit(request(s, 20 + s, 50)).unwrap()).collect();
     let together: Vec<_> = generations.into_iter().map(|generation| read(generation).0).collect();
     assert!(crowded.stats().preemptions > 0, "the cache is too small for all at once");
+    let prompts = (0..64).map(|s| 20 + s).sum();
+    let stats = crowded.stats();
+    assert_eq!((stats.prompt_tokens, stats.answer_tokens), (prompts, 64 * 50), "each counts once");
     eventually(&crowded, "all pages are given back", |stats| stats.pages_used == 0);
     let ample = spawn(400, EngineConfig { share_prefixes: false, ..EngineConfig::default() });
     for (s, found) in (0..64).zip(together) {

@@ -1,8 +1,8 @@
 //! Sampling: from logits to a token. Here are the parameters and their checks; `sampler` makes the choice,
 //! and `mask` restricts it.
 //!
-//! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
-//! request's parameters into numbers for a backend that samples itself.
+//! The order is fixed: logit bias and forbidden ends, penalties, mask, temperature, top-k, top-p, min-p,
+//! draw. `row` turns a request's parameters into numbers for a backend that samples itself.
 //!
 //! ```
 //! use ottava::Sampling;
@@ -54,6 +54,11 @@ pub struct Sampling {
     /// Added to the logits of single tokens; negative infinity forbids a token. At most 1,000,000. Default:
     /// none.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Length of an answer before which `ends` are forbidden. The engine fills in both from the fields of a
+    /// [`TokenRequest`](crate::engine::TokenRequest).
+    pub(crate) min_tokens: usize,
+    /// Tokens that end an answer: sorted, each once.
+    pub(crate) ends: Vec<TokenId>,
     /// Seed of the random numbers; equal seeds replay bit-equal. Default: 0.
     pub seed: u64,
 }
@@ -70,6 +75,8 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             penalty_last_n: 64,
             logit_bias: Vec::new(),
+            min_tokens: 0,
+            ends: Vec::new(),
             seed: 0,
         }
     }
@@ -187,6 +194,11 @@ impl Sampling {
             }
         }
         Ok(())
+    }
+
+    /// The tokens forbidden at a position of the answer: its ends, before `min_tokens`.
+    pub(crate) fn forbidden_at(&self, position: u64) -> &[TokenId] {
+        if position < self.min_tokens as u64 { &self.ends } else { &[] }
     }
 
     /// Whether earlier tokens change the logits of later ones.

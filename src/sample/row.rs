@@ -30,7 +30,7 @@ pub fn row_sampling(
     adjustments: &mut Vec<LogitAdjustment>,
 ) -> RowSampling {
     let first = adjustments.len();
-    adjust(sampling, history, adjustments);
+    adjust(sampling, history, position, adjustments);
     RowSampling {
         temperature: sampling.temperature,
         top_k: u32::try_from(sampling.top_k).unwrap_or(u32::MAX),
@@ -41,13 +41,15 @@ pub fn row_sampling(
     }
 }
 
-/// Appends the adjustments by biases and penalties, one per token. The repetition penalty covers the last
-/// tokens of prompt and answer; presence and frequency penalties cover those of the answer.
-fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<LogitAdjustment>) {
+/// Appends the adjustments by biases, forbidden ends and penalties, one per token. The repetition penalty
+/// covers the last tokens of prompt and answer; presence and frequency penalties cover those of the answer.
+fn adjust(sampling: &Sampling, history: History<'_>, position: u64, adjustments: &mut Vec<LogitAdjustment>) {
     let first = adjustments.len();
     let entry = |token| LogitAdjustment { token, bias: 0.0, repetition: 1.0, penalty: 0.0 };
     let biases = sampling.logit_bias.iter();
     adjustments.extend(biases.map(|&(token, bias)| LogitAdjustment { bias, ..entry(token) }));
+    let forbidden = sampling.forbidden_at(position).iter();
+    adjustments.extend(forbidden.map(|&token| LogitAdjustment { bias: f32::NEG_INFINITY, ..entry(token) }));
     if sampling.penalises() {
         let start = history.tokens.len().saturating_sub(sampling.penalty_last_n);
         let recent = history.tokens.iter().enumerate().skip(start);
@@ -122,5 +124,24 @@ mod tests {
             };
             assert_eq!(adjustments[1..], [entry(3, 2.0, 0.0), entry(7, 0.0, 0.0), entry(9, -3.0, 0.5)]);
         }
+    }
+
+    #[test]
+    fn ends_are_forbidden_before_the_least_number_of_tokens() {
+        let sampling = Sampling {
+            logit_bias: vec![(TokenId(3), 100.0)],
+            min_tokens: 2,
+            ends: vec![TokenId(3), TokenId(5)],
+            ..Sampling::default()
+        };
+        let biases = |position| {
+            let mut adjustments = Vec::new();
+            row_sampling(&sampling, History { tokens: &[], prompt: 0 }, position, &mut adjustments);
+            adjustments.iter().map(|entry| (entry.token.0, entry.bias)).collect::<Vec<_>>()
+        };
+        for position in [0, 1] {
+            assert_eq!(biases(position), [(3, f32::NEG_INFINITY), (5, f32::NEG_INFINITY)]);
+        }
+        assert_eq!(biases(2), [(3, 100.0)]);
     }
 }

@@ -3,12 +3,14 @@
 //! The matcher works on text after detokenisation, because a stop string need not start or end at a token
 //! boundary. The engine handles stop tokens.
 
+use std::ops::Range;
+
 /// Result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopOutcome<'a> {
     /// Text that is certainly not part of a stop string.
     pub emit: &'a str,
-    /// The stop string that was found, if any. The text ends before it.
+    /// The stop string that was found, if any. The text ends before it, or after it if it is included.
     pub stop: Option<&'a str>,
 }
 
@@ -27,8 +29,12 @@ pub struct StopOutcome<'a> {
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
+    /// Whether the stop string is emitted.
+    includes_stop: bool,
     /// Possible prefix of a stop string.
     held: String,
+    /// Bytes of `held` within which no stop string ends the text.
+    exempt: usize,
     emitted: String,
     /// Index of the stop string that was found.
     met: Option<usize>,
@@ -38,7 +44,33 @@ impl StopMatcher {
     /// Matcher for these strings. Empty strings are ignored.
     pub fn new(stops: Vec<String>) -> StopMatcher {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
-        StopMatcher { stops, held: String::new(), emitted: String::new(), met: None }
+        StopMatcher {
+            stops,
+            includes_stop: false,
+            held: String::new(),
+            exempt: 0,
+            emitted: String::new(),
+            met: None,
+        }
+    }
+
+    /// Emits the stop string that ends the text, too.
+    pub fn including_stop(mut self) -> StopMatcher {
+        self.includes_stop = true;
+        self
+    }
+
+    /// Consumes a piece of text in which no stop string ends the text; one may begin there. Returns the text
+    /// that can be shown.
+    pub fn pass(&mut self, text: &str) -> &str {
+        self.emitted.clear();
+        if self.met.is_none() {
+            self.held.push_str(text);
+            let end = self.held.len() - self.held_back();
+            self.emitted.extend(self.held.drain(..end));
+            self.exempt = self.held.len();
+        }
+        &self.emitted
     }
 
     /// Consumes a piece of text and returns the text that can be shown. Emits nothing after a stop string.
@@ -47,10 +79,13 @@ impl StopMatcher {
         if self.met.is_none() {
             self.held.push_str(text);
             let (end, met) = match self.first_stop() {
-                Some((start, index)) => (start, Some(index)),
+                Some((occurrence, index)) => {
+                    (if self.includes_stop { occurrence.end } else { occurrence.start }, Some(index))
+                }
                 None => (self.held.len() - self.held_back(), None),
             };
             self.emitted.extend(self.held.drain(..end));
+            self.exempt = self.exempt.saturating_sub(end);
             self.met = met;
         }
         StopOutcome { emit: &self.emitted, stop: self.met() }
@@ -68,15 +103,20 @@ impl StopMatcher {
             self.emitted.push_str(&self.held);
         }
         self.held.clear();
+        self.exempt = 0;
         &self.emitted
     }
 
-    /// Start and index of the stop string that is completed first.
-    fn first_stop(&self) -> Option<(usize, usize)> {
+    /// Place and index of the stop string that is completed first after the exempt text.
+    fn first_stop(&self) -> Option<(Range<usize>, usize)> {
         let occurrence = |(index, stop): (usize, &String)| {
-            self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, index))
+            let from = (self.exempt + 1).saturating_sub(stop.len());
+            let from = (from..=self.held.len()).find(|&at| self.held.is_char_boundary(at))?;
+            let start = from + self.held.get(from..)?.find(stop.as_str())?;
+            Some((start + stop.len(), start, index))
         };
-        self.stops.iter().enumerate().filter_map(occurrence).min().map(|(_end, start, index)| (start, index))
+        let first = self.stops.iter().enumerate().filter_map(occurrence).min();
+        first.map(|(end, start, index)| (start..end, index))
     }
 
     /// Length of the longest suffix of the held text that is a prefix of a stop string.
@@ -94,9 +134,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reference implementation: the text up to the stop string with the first end (the longest of those).
-    fn naive<'t>(text: &'t str, stops: &[String]) -> (&'t str, Option<&'t str>) {
-        for end in (0..=text.len()).filter(|&end| text.is_char_boundary(end)) {
+    /// Reference implementation: the text up to the stop string with the first end (the longest of those)
+    /// after `exempt` bytes.
+    fn naive<'t>(text: &'t str, stops: &[String], exempt: usize) -> (&'t str, Option<&'t str>) {
+        for end in (exempt + 1..=text.len()).filter(|&end| text.is_char_boundary(end)) {
             let ending = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));
             if let Some(longest) = ending.map(String::len).max() {
                 return (&text[..end - longest], Some(&text[end - longest..end]));
@@ -128,12 +169,41 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_is_emitted_if_it_is_included() {
+        let mut matcher = StopMatcher::new(strings(&["###"])).including_stop();
+        assert_eq!(matcher.push("a#"), StopOutcome { emit: "a", stop: None });
+        assert_eq!(matcher.push("##b"), StopOutcome { emit: "###", stop: Some("###") });
+        assert_eq!(matcher.push("c").emit, "");
+        assert_eq!(matcher.flush(), "");
+    }
+
+    #[test]
     fn of_two_that_end_together_the_longer_counts() {
         let mut matcher = StopMatcher::new(strings(&["b", "ab"]));
         assert_eq!(matcher.push("xab"), StopOutcome { emit: "x", stop: Some("ab") });
     }
 
     proptest! {
+        #[test]
+        fn a_stop_may_begin_in_passed_text_and_not_end_there(
+            passed in proptest::collection::vec("[abé]{0,4}", 0..6),
+            pieces in proptest::collection::vec("[abé]{0,4}", 0..6),
+            stops in proptest::collection::vec("[abé]{0,4}", 0..4),
+        ) {
+            let mut matcher = StopMatcher::new(stops.clone());
+            let mut shown: String = passed.iter().map(|piece| matcher.pass(piece).to_owned()).collect();
+            let mut stop = None;
+            for piece in &pieces {
+                let outcome = matcher.push(piece);
+                shown.push_str(outcome.emit);
+                stop = outcome.stop.map(str::to_owned);
+            }
+            shown.push_str(matcher.flush());
+            let whole = passed.concat() + &pieces.concat();
+            let (expected, expected_stop) = naive(&whole, &stops, passed.concat().len());
+            prop_assert_eq!((shown.as_str(), stop.as_deref()), (expected, expected_stop));
+        }
+
         #[test]
         fn agrees_with_the_naive_model(
             pieces in proptest::collection::vec("[abé]{0,4}", 0..12),
@@ -142,7 +212,7 @@ mod tests {
             let mut matcher = StopMatcher::new(stops.clone());
             let (mut shown, mut stop) = (String::new(), None);
             let whole = pieces.concat();
-            let (expected, expected_stop) = naive(&whole, &stops);
+            let (expected, expected_stop) = naive(&whole, &stops, 0);
             for piece in &pieces {
                 let outcome = matcher.push(piece);
                 shown.push_str(outcome.emit);

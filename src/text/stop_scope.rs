@@ -27,6 +27,8 @@ pub struct ScopedStops {
     /// `None`: stop strings count everywhere.
     scope: Option<Box<dyn StopScope>>,
     uncertain: String,
+    /// Bytes at the start of `uncertain` within which no stop string ends the text.
+    exempt: usize,
     emitted: String,
 }
 
@@ -34,33 +36,63 @@ impl ScopedStops {
     /// Matcher for these strings. They count everywhere if there is no scope.
     pub fn new(stops: Vec<String>, scope: Option<Box<dyn StopScope>>) -> ScopedStops {
         let matcher = StopMatcher::new(stops);
-        ScopedStops { matcher, scope, uncertain: String::new(), emitted: String::new() }
+        ScopedStops { matcher, scope, uncertain: String::new(), exempt: 0, emitted: String::new() }
+    }
+
+    /// Emits the stop string that ends the text, too.
+    pub fn including_stop(mut self) -> ScopedStops {
+        self.matcher = self.matcher.including_stop();
+        self
     }
 
     /// Consumes a piece of text and returns the text that can be shown, as [`StopMatcher::push`].
     pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
-        let Some(scope) = &mut self.scope else { return self.matcher.push(text) };
-        self.emitted.clear();
+        if self.scope.is_none() {
+            return self.matcher.push(text);
+        }
         self.uncertain.push_str(text);
-        for Stretch { chars, counts } in scope.push(text) {
+        self.advance(text);
+        StopOutcome { emit: &self.emitted, stop: self.matcher.met() }
+    }
+
+    /// Consumes a piece of text in which no stop string ends the text, as [`StopMatcher::pass`].
+    pub fn pass(&mut self, text: &str) -> &str {
+        if self.scope.is_none() {
+            return self.matcher.pass(text);
+        }
+        self.uncertain.push_str(text);
+        self.exempt = self.uncertain.len();
+        self.advance(text);
+        &self.emitted
+    }
+
+    /// Emits the stretches that `text` makes certain.
+    fn advance(&mut self, text: &str) {
+        self.emitted.clear();
+        for Stretch { chars, counts } in self.scope.as_mut().map(|scope| scope.push(text)).unwrap_or_default()
+        {
             let end = self.uncertain.char_indices().nth(chars).map_or(self.uncertain.len(), |(end, _)| end);
-            let stretch: String = self.uncertain.drain(..end).collect();
+            let exempt: String = self.uncertain.drain(..end.min(self.exempt)).collect();
+            let rest: String = self.uncertain.drain(..end - exempt.len()).collect();
+            self.exempt -= exempt.len();
             if counts {
-                self.emitted.push_str(self.matcher.push(&stretch).emit);
+                self.emitted.push_str(self.matcher.pass(&exempt));
+                self.emitted.push_str(self.matcher.push(&rest).emit);
             } else if self.matcher.met().is_none() {
                 // A stop string does not continue across a call.
                 self.emitted.push_str(self.matcher.flush());
-                self.emitted.push_str(&stretch);
+                self.emitted.extend([exempt, rest]);
             }
         }
-        StopOutcome { emit: &self.emitted, stop: self.matcher.met() }
     }
 
     /// Ends the stream. Returns the text held back, up to a stop string in it.
     pub fn flush(&mut self) -> &str {
         self.emitted.clear();
         let uncertain = std::mem::take(&mut self.uncertain);
-        self.emitted.push_str(self.matcher.push(&uncertain).emit);
+        let (exempt, rest) = uncertain.split_at(std::mem::take(&mut self.exempt));
+        self.emitted.push_str(self.matcher.pass(exempt));
+        self.emitted.push_str(self.matcher.push(rest).emit);
         self.emitted.push_str(self.matcher.flush());
         &self.emitted
     }

@@ -1,6 +1,6 @@
 //! Counters and histograms of `/metrics`, with vLLM's names for the sake of existing routers and dashboards.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::StatusCode;
 use ottava::engine::{Stats, Timings, Usage};
@@ -34,7 +34,7 @@ struct Status {
 
 type Level = Gauge<f64, AtomicU64>;
 
-/// Counters of the server, and gauges set from the engine's statistics on each scrape.
+/// Counters of the server, and values of the engine's statistics, set on each scrape.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -99,8 +99,8 @@ impl Metrics {
             "What began as a call and was none, or broke off",
             self.malformed.clone(),
         );
-        to.register("vllm:prompt_tokens", "Prompt tokens of ended choices", self.prompt.clone());
-        to.register("vllm:generation_tokens", "Tokens generated", self.generated.clone());
+        to.register("vllm:prompt_tokens", "Prompt tokens, computed or cached", self.prompt.clone());
+        to.register("vllm:generation_tokens", "Tokens of answers, after each step", self.generated.clone());
         to.register("vllm:prompt_tokens_cached", "Prompt tokens found in the cache", self.cached.clone());
         let times = [
             ("vllm:time_to_first_token", "From submission to the first token", &self.first_token),
@@ -123,7 +123,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an ended choice, with its tokens and times.
+    /// Counts an ended choice, with its times.
     pub(crate) fn ended(&self, how: Ended, work: Option<(&Usage, &Timings)>) {
         let finished_reason = match how {
             Ended::Stop => "stop",
@@ -132,9 +132,6 @@ impl Metrics {
         };
         self.ended.get_or_create(&Reason { finished_reason }).inc();
         let Some((usage, times)) = work else { return };
-        self.prompt.inc_by(usage.prompt_tokens as u64);
-        self.generated.inc_by(usage.completion_tokens as u64);
-        self.cached.inc_by(usage.cached_tokens as u64);
         self.queued.observe(times.queued_s);
         self.first_token.observe(times.first_token_s);
         self.whole.observe(times.first_token_s + times.decode_s);
@@ -157,8 +154,20 @@ impl Metrics {
         self.ignored.inc_by(fields as u64);
     }
 
-    /// Sets the gauges from the engine's counters.
+    /// Sets gauges and token counters from the engine's. The engine counts tokens after each step, so those
+    /// of running, cancelled and failed answers are included.
     pub(crate) fn read(&self, stats: &Stats) {
+        let aborted = self.ended.get_or_create(&Reason { finished_reason: "abort" }).clone();
+        let counters = [
+            (&self.prompt, stats.prompt_tokens),
+            (&self.generated, stats.answer_tokens),
+            (&self.cached, stats.cached_tokens),
+            (&aborted, stats.cancelled),
+        ];
+        for (counter, count) in counters {
+            // The maximum: of two scrapes at once, the one with the older statistics may come last.
+            counter.inner().fetch_max(count, Ordering::Relaxed);
+        }
         self.running.set(stats.running as f64);
         self.waiting.set(stats.waiting as f64);
         self.cache_used.set(stats.pages_used as f64 / stats.pages.max(1) as f64);

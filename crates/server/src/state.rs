@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, shown};
 use crate::http::auth::Guard;
-use crate::ids::now;
+use crate::ids::{now, sha256};
 use crate::metrics::Metrics;
 use crate::request::template_demands::TemplateDemands;
 
@@ -28,6 +28,7 @@ pub(crate) struct App {
     names: Vec<String>,
     /// Demands of the chat template.
     pub(crate) demands: Arc<TemplateDemands>,
+    fingerprint: String,
     /// Bounds CPU-heavy work: templates and tokenising.
     workers: Arc<Semaphore>,
     /// Bounds scores, which block a thread while they wait for the engine.
@@ -53,7 +54,8 @@ impl App {
         let [workers, scores] = [workers, SCORES].map(|permits| Arc::new(Semaphore::new(permits)));
         let started = now();
         let metrics = Metrics::new(&names[0]);
-        App { engine, guard, metrics, started, names, demands: Arc::default(), workers, scores }
+        let (fingerprint, demands) = (fingerprint(&engine), Arc::default());
+        App { engine, guard, metrics, started, names, demands, fingerprint, workers, scores }
     }
 
     /// Names of the model; the first is the one in answers.
@@ -64,6 +66,11 @@ impl App {
     /// The name in answers.
     pub(crate) fn name(&self) -> &str {
         &self.names[0]
+    }
+
+    /// `system_fingerprint` of answers: equal for equal model files, settings and versions.
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// Checks the request's field `model`.
@@ -133,6 +140,13 @@ impl App {
         };
         tokio::task::spawn_blocking(move || work(&app.engine)).await.map_err(failed)?
     }
+}
+
+/// Fingerprint of the engine and of this version, in OpenAI's form.
+fn fingerprint(engine: &Engine) -> String {
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    let hash = sha256(&[engine.info().fingerprint.as_bytes(), version]);
+    hash.iter().take(5).fold("fp_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// The model's own name as an id, safe in URLs and metric labels.

@@ -134,11 +134,13 @@ pub(crate) enum ReasoningState {
 }
 
 impl ChatFormat {
-    /// Detects the format from the source of a chat template. Falls back to the generic format: a JSON
-    /// object with a name and arguments.
+    /// Detects the format from the source of a chat template. Falls back to the generic format, a JSON object
+    /// with a name and arguments; for a template without tools to that between `<tool_call>` tags, in which
+    /// the engine describes calls.
     pub fn of_template(source: &str) -> ChatFormat {
         let shown = |marks: &[&str]| marks.iter().all(|mark| source.contains(mark));
-        let calls = rows::CALLS.iter().find(|(marks, _)| shown(marks)).map_or(&rows::GENERIC, |row| row.1);
+        let unmarked = if source.contains("tools") { &rows::GENERIC } else { &rows::HERMES };
+        let calls = rows::CALLS.iter().find(|(marks, _)| shown(marks)).map_or(unmarked, |row| row.1);
         let reasoning = rows::REASONING.iter().find(|(marks, _)| shown(marks)).map(|row| row.1);
         ChatFormat { reasoning: calls.reasoning.or(reasoning), calls }
     }
@@ -159,6 +161,11 @@ impl ChatFormat {
     /// Name of the tool-call format.
     pub fn name(&self) -> &'static str {
         self.calls.name
+    }
+
+    /// Whether calls have the form that the engine describes to models whose template has no tools.
+    pub(crate) fn is_instructed(&self) -> bool {
+        *self.calls == rows::HERMES
     }
 
     /// Whether the format has reasoning.
@@ -185,6 +192,16 @@ impl ChatFormat {
             ReasoningState::Closed
         } else {
             ReasoningState::NotStarted
+        }
+    }
+
+    /// State of the reasoning in an answer that begins with `text`, after a prompt with this end.
+    pub(crate) fn reasoning_within(&self, text: &str, prompt: &str) -> ReasoningState {
+        let last = |marker: &str| text.rfind(marker.trim());
+        match self.reasoning {
+            Some(row) if last(row.open) > last(row.close) => ReasoningState::Open,
+            Some(_) if !text.trim().is_empty() => ReasoningState::Closed,
+            _ => self.reasoning_after(prompt),
         }
     }
 

@@ -67,7 +67,8 @@ const BASE: Row = Row {
 pub(super) const GENERIC: Row = Row { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
 
 /// Hermes, Qwen 2.5 and 3, Granite 4 and many more.
-const HERMES: Row = Row { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
+pub(super) const HERMES: Row =
+    Row { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
 
 /// Llama 3.
 const LLAMA: Row = Row {

@@ -45,7 +45,9 @@ const SOURCES: &[(&str, &str, bool)] = &[
     ("<|START_ACTION|><|START_THINKING|>", "command", true),
     ("{%- set tools_prefix = '<|tools_prefix|>' -%}", "apertus", false),
     ("<function={{ name }}>{{ arguments }}</function>", "function-tag", false),
-    ("{% for message in messages %}{{ message.content }}{% endfor %}", "json", false),
+    ("{{ tools | tojson }}{% for message in messages %}{{ message.content }}{% endfor %}", "json", false),
+    // Without tools, the engine describes them.
+    ("{% for message in messages %}{{ message.content }}{% endfor %}", "hermes", false),
 ];
 
 #[test]

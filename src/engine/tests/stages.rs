@@ -336,6 +336,7 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
     let Stages { table, kv, .. } = &mut stages;
     let mut committed = commit(&mut vec![result(7)], false, table, kv);
     assert_eq!((committed.prefill_tokens, committed.decode_tokens), (20, 1));
+    assert_eq!((committed.prompt_tokens, committed.answer_tokens), (20, 1));
     let (ended, end) = committed.ends.pop().unwrap();
     assert_eq!((ended, end.as_ref().ok()), (slot, Some(&FinishReason::Stop)));
     take_out(slot, false, table, kv).unwrap().tell(end);

@@ -37,7 +37,7 @@ pub(super) fn with_text(vocab: &Arc<Vocab>, stops: &[&str]) -> TokenRequest {
 }
 
 /// A reader's view of a generation that ends well.
-fn told(
+pub(super) fn told(
     events: impl IntoIterator<Item = Result<Event, GenerationError>>,
 ) -> (Vec<TokenId>, String, FinishReason) {
     let (mut ids, mut whole, mut end) = (Vec::new(), String::new(), None);

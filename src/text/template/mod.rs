@@ -33,6 +33,7 @@ mod arguments;
 mod bounds;
 mod collections;
 mod compare;
+mod continuation;
 mod cuts;
 mod environment;
 mod filters;
@@ -96,6 +97,9 @@ const ROLE_SHOWN: usize = 40;
 pub struct RenderOptions {
     /// Ends the prompt with the start of the assistant's answer. Default: true.
     pub add_generation_prompt: bool,
+    /// Ends the prompt with the text of the last message, which the answer continues; there is no generation
+    /// prompt then. Default: false.
+    pub continue_final_message: bool,
     /// Tool definitions in the chat API's form. Default: `None`, which is `none` in the template.
     pub tools: Option<serde_json::Value>,
     /// Further variables, for templates that use them (`enable_thinking`). Default: none.
@@ -109,6 +113,7 @@ impl Default for RenderOptions {
     fn default() -> RenderOptions {
         RenderOptions {
             add_generation_prompt: true,
+            continue_final_message: false,
             tools: None,
             variables: serde_json::Map::new(),
             now: None,
@@ -117,9 +122,16 @@ impl Default for RenderOptions {
 }
 
 impl RenderOptions {
-    /// Omits the generation prompt: the last message is continued.
+    /// Omits the generation prompt: the prompt ends with the last message, as the template ends it.
     pub fn without_generation_prompt(mut self) -> RenderOptions {
         self.add_generation_prompt = false;
+        self
+    }
+
+    /// Continues the last message: the prompt ends with its text. A template that trims texts has white
+    /// space at its end removed.
+    pub fn continuing(mut self) -> RenderOptions {
+        self.continue_final_message = true;
         self
     }
 
@@ -248,7 +260,10 @@ impl ChatTemplate {
     }
 
     fn run(&self, messages: &[Message], options: &RenderOptions) -> Result<ChatPrompt, TextError> {
-        let messages: Vec<Json> = messages.iter().map(|message| message.fields().into()).collect();
+        let mut messages: Vec<Json> = messages.iter().map(|message| message.fields().into()).collect();
+        if options.continue_final_message {
+            continuation::mark(&mut messages);
+        }
         let tools = options.tools.iter();
         let mut texts = vec![self.source.as_str(), &self.bos, &self.eos];
         messages
@@ -270,7 +285,8 @@ impl ChatTemplate {
         // Any custom escaping makes the engine track safe strings. The name has no meaning.
         let escaping = AutoEscape::Custom("origin".into());
         machinery::eval(&env, &program, context, &blocks, &mut out, escaping).map_err(render_error)?;
-        Ok(ChatPrompt::new(marks.read(&text)))
+        let text = marks.read(&text);
+        Ok(ChatPrompt::new(if options.continue_final_message { continuation::cut(&text)? } else { text }))
     }
 
     fn context(&self, messages: &[Json], options: &RenderOptions) -> Value {
@@ -283,7 +299,10 @@ impl ChatTemplate {
         let given = [
             ("messages", messages.iter().map(|message| self.message(message)).collect()),
             ("tools", options.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)))),
-            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
+            (
+                "add_generation_prompt",
+                Value::from(options.add_generation_prompt && !options.continue_final_message),
+            ),
             ("bos_token", own(&self.bos)),
             ("eos_token", own(&self.eos)),
         ];
@@ -311,6 +330,11 @@ impl ChatTemplate {
     /// Whether the template uses tools. Otherwise it would silently omit them.
     pub fn knows_tools(&self) -> bool {
         self.source.contains("tools")
+    }
+
+    /// Whether the template writes calls of the conversation, with or without tools.
+    pub(crate) fn knows_calls(&self) -> bool {
+        self.source.contains("tool_calls")
     }
 
     /// Error message for the first message with a role that the template does not support.

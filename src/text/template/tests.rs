@@ -1,5 +1,6 @@
 //! Tests of the chat templates: features of benign templates, and attacks of hostile ones.
 
+mod continuation;
 mod control;
 mod jinja;
 

@@ -92,13 +92,18 @@ fn an_answer_that_is_cut_says_so() {
 }
 
 #[test]
-fn tools_are_a_list_in_a_file_and_need_a_place_in_the_template() {
+fn tools_are_a_list_in_a_file_and_need_a_form_of_calls() {
     let (folder, model) = tiny_model();
+    // Calls without tools, in a form of the template's own.
+    let template = folder.path().join("template.jinja");
+    std::fs::write(&template, "{{ messages[0].content }}[TOOL_CALLS]").unwrap();
     let path = folder.path().join("tools.json");
     let file = path.display().to_string();
     let with = |list: &str| {
         std::fs::write(&path, list).unwrap();
-        ottava_with(&["chat", "--model", &model, "--device", "cpu", "--tools", &file], b"the den\n")
+        let template = template.display().to_string();
+        let options = ["--model", &model, "--device", "cpu", "--tools", &file, "--chat-template", &template];
+        ottava_with(&[&["chat"], &options[..]].concat(), b"the den\n")
     };
     for (list, why) in [("{}", "a JSON list of tools"), ("[{\"type\": \"x\"}]", "tools[0].type")] {
         let output = with(list);

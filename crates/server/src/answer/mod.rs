@@ -51,8 +51,10 @@ pub(crate) struct End {
     pub(crate) finish: &'static str,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
-    /// The token that ended the turn, if log-probabilities are requested.
-    pub(crate) token: Option<(TokenId, Logprobs)>,
+    /// The token that ended it, with its log-probabilities if they are requested.
+    pub(crate) token: Option<(TokenId, Option<Logprobs>)>,
+    /// Whether that token is one of the request's stop tokens.
+    pub(crate) at_stop_token: bool,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
 }
@@ -91,6 +93,7 @@ impl Answers {
     /// # Errors
     /// The engine's: too long, overloaded so that there is room for none, a parameter out of its range.
     pub(crate) fn begin(app: &Arc<App>, prompts: Vec<Prompt>, params: &Params) -> Result<Answers, ApiError> {
+        params.check(&app.engine)?;
         let n = params.n;
         let parsers = prompts
             .iter()
@@ -108,6 +111,11 @@ impl Answers {
             Some(full) if answers.running.is_empty() => Err(full),
             _ => Ok(answers),
         }
+    }
+
+    /// The token ids of a prompt.
+    pub(crate) fn prompt_ids(&self, prompt: usize) -> &[TokenId] {
+        self.prompts.get(prompt).map_or(&[], |prompt| &prompt.ids)
     }
 
     /// Answers without generation.
@@ -239,7 +247,11 @@ impl Answers {
             parts,
             finish: if calls > 0 && finish == "stop" { "tool_calls" } else { finish },
             stop: done.stop,
-            token: done.end.and_then(|token| Some((token.id, token.logprobs?))),
+            at_stop_token: done
+                .end
+                .as_ref()
+                .is_some_and(|end| self.params.stops_at(end.id, &self.app.engine)),
+            token: done.end.map(|token| (token.id, token.logprobs)),
             usage: done.usage,
             timings: done.timings,
         }))

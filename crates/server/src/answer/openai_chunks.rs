@@ -1,9 +1,11 @@
 //! Chunks of chat and completions: common fields, usage, and the fold into a whole answer.
 
+use ottava::TokenId;
 use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
+use crate::answer::End;
 use crate::answer::output_items::ReasoningCounter;
 use crate::ids::now;
 use crate::request::params::Params;
@@ -15,6 +17,7 @@ pub(crate) struct Frame {
     object: &'static str,
     created: u64,
     model: String,
+    system_fingerprint: String,
     /// By choice; the choices of a prompt are adjacent.
     usage: Vec<Usage>,
     /// By choice; empty if reasoning is not counted.
@@ -33,6 +36,7 @@ impl Frame {
             object,
             created: now(),
             model: app.name().to_owned(),
+            system_fingerprint: app.fingerprint().to_owned(),
             usage: vec![Usage::default(); params.n * prompts],
             thoughts: Vec::new(),
             prompts,
@@ -89,7 +93,10 @@ impl Frame {
 
     /// An answer without choices.
     pub(crate) fn whole(&self, object: &str) -> Value {
-        json!({"id": self.id, "object": object, "created": self.created, "model": self.model})
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        })
     }
 
     /// Tokens of all choices. The choices of a prompt share it: it counts once.
@@ -110,6 +117,20 @@ impl Frame {
         }
         usage
     }
+}
+
+/// `stop_reason` of a choice: the stop string or the stop token that ended it, as in vLLM.
+pub(crate) fn stop_reason(end: &End) -> Value {
+    match (&end.stop, &end.token) {
+        (Some(stop), _) => stop.as_str().into(),
+        (None, Some((id, _))) if end.at_stop_token => id.0.into(),
+        _ => Value::Null,
+    }
+}
+
+/// Token ids in JSON.
+pub(crate) fn numbers(ids: &[TokenId]) -> Value {
+    ids.iter().map(|id| id.0).collect()
 }
 
 /// Timings with llama.cpp's names.

@@ -177,7 +177,15 @@ pub(crate) mod tests {
             pieces.push(Piece::Token { id: TokenId(1), parts: vec![part], logprobs: None, usage });
         }
         let (stop, timings) = (stop.map(str::to_owned), Timings::default());
-        pieces.push(Piece::End(End { parts: Vec::new(), finish, stop, token: None, usage, timings }));
+        pieces.push(Piece::End(End {
+            parts: Vec::new(),
+            finish,
+            stop,
+            token: None,
+            at_stop_token: false,
+            usage,
+            timings,
+        }));
         pieces.into_iter().map(|piece| Output { index: 0, piece }).collect()
     }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use ottava::TokenId;
 use ottava::chat::ChatPart;
 use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
 use crate::answer::custom_input::CustomInput;
-use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, numbers, stop_reason, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
 use crate::api::typed::{ApiRequest, Groups, Typed};
@@ -21,7 +22,9 @@ use crate::request::call_forms::CallForms;
 use crate::request::conversation::{Conversation, of_messages};
 use crate::request::fields::RequestFields;
 use crate::request::params::Params;
-use crate::request::table::{CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, TEMPLATE, TOP_LOGPROBS};
+use crate::request::table::{
+    CHAT_INPUT, CHAT_LOGPROBS, GENERATION, LOGPROBS, RETURN_TOKEN_IDS, TEMPLATE, TOKEN_IDS, TOP_LOGPROBS,
+};
 use crate::state::App;
 
 /// A request of `/v1/chat/completions`.
@@ -31,13 +34,14 @@ pub(crate) struct ChatRequest {
 }
 
 impl ApiRequest for ChatRequest {
-    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS], GENERATION];
+    const GROUPS: Groups = &[&[&CHAT_INPUT, &TEMPLATE, &CHAT_LOGPROBS, &TOKEN_IDS], GENERATION];
     const REQUIRED: &'static [&'static str] = &["messages"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<ChatRequest, ApiError> {
         let conversation = Conversation::take(fields)?;
+        let token_ids = fields.take(&RETURN_TOKEN_IDS)?.unwrap_or(false);
         let mut params = Params::take(fields, key, None)?;
-        params.logprobs = logprobs(fields)?;
+        (params.logprobs, params.token_ids) = (logprobs(fields)?, token_ids);
         if params.max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
         }
@@ -54,7 +58,7 @@ pub(crate) async fn completions(
     let ignored = ignored.counted(&app);
     let forms = conversation.forms();
     let (answers, _) = begin(&app, conversation, &mut params).await?;
-    let chunks = Chunks::new(&app, &params, forms);
+    let chunks = Chunks::new(&app, &params, forms, answers.prompt_ids(0));
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
@@ -90,13 +94,20 @@ struct Chunks {
     forms: CallForms,
     /// Input of custom calls, by choice and call.
     inputs: HashMap<(usize, usize), CustomInput>,
+    /// By choice: whether its first chunk, with the role, was sent.
+    begun: Vec<bool>,
+    /// The prompt's token ids; `None` if token ids are not requested.
+    prompt_ids: Option<Value>,
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params, forms: CallForms) -> Chunks {
+    fn new(app: &App, params: &Params, forms: CallForms, prompt: &[TokenId]) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
-        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), forms, inputs: HashMap::new() }
+        let begun = vec![false; frame.choices()];
+        let prompt_ids = params.token_ids.then(|| numbers(prompt));
+        let vocab = Arc::clone(app.engine.vocab());
+        Chunks { frame, vocab, forms, inputs: HashMap::new(), begun, prompt_ids }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -104,13 +115,32 @@ impl Chunks {
             .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    /// A chunk for each part; the first has the token's log-probabilities.
-    fn parts(&mut self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
-        let mut deltas: Vec<Value> = parts.into_iter().filter_map(|part| self.delta(index, part)).collect();
-        if deltas.is_empty() && !logprobs.is_null() {
-            deltas.push(json!({"content": ""}));
+    /// The first chunk of a choice, sent with its first token. It has no content: clients measure the time to
+    /// the first token by a chunk, or by its content.
+    fn role(&mut self, index: usize) -> Vec<Value> {
+        match self.begun.get_mut(index) {
+            Some(begun) if !*begun => *begun = true,
+            _ => return Vec::new(),
         }
-        deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
+        let mut first = self.chunk(index, json!({"role": "assistant"}), Value::Null, Value::Null);
+        if let Some(ids) = &self.prompt_ids {
+            first["prompt_token_ids"] = ids.clone();
+        }
+        vec![first]
+    }
+
+    /// A chunk for each part; the first has the token's log-probabilities and id.
+    fn token(&mut self, index: usize, id: TokenId, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
+        let mut deltas: Vec<Value> = parts.into_iter().filter_map(|part| self.delta(index, part)).collect();
+        if deltas.is_empty() && (!logprobs.is_null() || self.prompt_ids.is_some()) {
+            deltas.push(json!({}));
+        }
+        let chunk = |delta| self.chunk(index, delta, logprobs.take(), Value::Null);
+        let mut chunks: Vec<Value> = deltas.into_iter().map(chunk).collect();
+        if let (Some(first), Some(_)) = (chunks.first_mut(), &self.prompt_ids) {
+            first["choices"][0]["token_ids"] = numbers(&[id]);
+        }
+        chunks
     }
 
     /// The delta for a part.
@@ -149,28 +179,29 @@ impl Chunks {
             .collect()
     }
 
-    fn ended(&mut self, index: usize, end: End) -> Vec<Value> {
-        let mut chunks = self.parts(index, end.parts, Value::Null);
-        for delta in self.rest(index) {
-            chunks.push(self.chunk(index, delta, Value::Null, Value::Null));
-        }
+    fn ended(&mut self, index: usize, mut end: End) -> Vec<Value> {
+        let parts = std::mem::take(&mut end.parts).into_iter();
+        let mut deltas: Vec<Value> = parts.filter_map(|part| self.delta(index, part)).collect();
+        deltas.extend(self.rest(index));
         let mut last = self.chunk(index, json!({}), Value::Null, end.finish.into());
-        last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
+        last["choices"][0]["stop_reason"] = stop_reason(&end);
+        if let (Some((id, _)), Some(_)) = (&end.token, &self.prompt_ids) {
+            last["choices"][0]["token_ids"] = numbers(&[*id]);
+        }
         last["timings"] = timings(&end.usage, &end.timings);
-        chunks.push(last);
-        chunks
+        let rest = deltas.into_iter().map(|delta| self.chunk(index, delta, Value::Null, Value::Null));
+        rest.chain([last]).collect()
     }
 }
 
 impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
-        let delta = json!({"role": "assistant", "content": ""});
-        let first = |index| self.chunk(index, delta.clone(), Value::Null, Value::Null);
-        (0..self.frame.choices()).map(first).collect()
+        Vec::new()
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
-        match piece {
+        let mut chunks = self.role(index);
+        chunks.extend(match piece {
             Piece::Token { id, parts, logprobs, usage } => {
                 self.frame.note(index, usage);
                 self.frame.read(index, &parts);
@@ -178,13 +209,14 @@ impl ResponseFormat for Chunks {
                     Value::Null,
                     |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),
                 );
-                self.parts(index, parts, logprobs)
+                self.token(index, id, parts, logprobs)
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
                 self.ended(index, end)
             }
-        }
+        });
+        chunks
     }
 
     fn end(&mut self) -> Vec<Value> {
@@ -198,6 +230,9 @@ impl ResponseFormat for Chunks {
         };
         let mut whole = self.frame.whole("chat.completion");
         whole["choices"] = (0..self.frame.choices()).map(choice).collect();
+        if let Some(ids) = &self.prompt_ids {
+            whole["prompt_token_ids"] = ids.clone();
+        }
         whole
     }
 
@@ -209,6 +244,7 @@ impl ResponseFormat for Chunks {
                 choice["message"]["content"] = Value::Null;
             }
             extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+            extend(choice, "token_ids", &part["token_ids"]);
         });
     }
 }
@@ -237,7 +273,7 @@ fn fold_delta(message: &mut Value, delta: &Value) {
 }
 
 /// A token with its log-probability and its alternatives.
-fn token(vocab: &Vocab, id: ottava::TokenId, found: &Logprobs) -> Value {
+fn token(vocab: &Vocab, id: TokenId, found: &Logprobs) -> Value {
     let entry = |id, logprob: f64| {
         let bytes = vocab.bytes(id).unwrap_or_default();
         json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes})

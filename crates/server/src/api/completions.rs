@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
-use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, numbers, stop_reason, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
 use crate::api::typed::{ApiRequest, Groups, Typed};
@@ -20,7 +20,9 @@ use crate::ids::random_hex;
 use crate::request::fields::RequestFields;
 use crate::request::params::Params;
 use crate::request::prompt::Prompt;
-use crate::request::table::{COMPLETION_LOGPROBS, COMPLETIONS, ECHO, GENERATION, PROMPT, SUFFIX};
+use crate::request::table::{
+    COMPLETION_LOGPROBS, COMPLETIONS, ECHO, GENERATION, PROMPT, RETURN_TOKEN_IDS, SUFFIX, TOKEN_IDS,
+};
 use crate::state::App;
 
 /// Most prompts of a request.
@@ -38,7 +40,7 @@ pub(crate) struct CompletionRequest {
 }
 
 impl ApiRequest for CompletionRequest {
-    const GROUPS: Groups = &[&[&COMPLETIONS], GENERATION];
+    const GROUPS: Groups = &[&[&COMPLETIONS, &TOKEN_IDS], GENERATION];
     const REQUIRED: &'static [&'static str] = &["prompt"];
 
     fn read(fields: &mut RequestFields, key: Option<&str>) -> Result<CompletionRequest, ApiError> {
@@ -46,8 +48,9 @@ impl ApiRequest for CompletionRequest {
         let logprobs = fields.take(&COMPLETION_LOGPROBS)?;
         let echo = fields.take(&ECHO)?.unwrap_or(false);
         fields.take(&SUFFIX)?;
+        let token_ids = fields.take(&RETURN_TOKEN_IDS)?.unwrap_or(false);
         let mut params = Params::take(fields, key, None)?;
-        params.logprobs = logprobs;
+        (params.logprobs, params.token_ids) = (logprobs, token_ids);
         params.max_tokens = params.max_tokens.or(Some(MAX_TOKENS));
         let prompts = prompts(fields)?;
         let answers = prompts.len().saturating_mul(params.n);
@@ -76,7 +79,7 @@ pub(crate) async fn completions(
     params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
-    let chunks = Chunks::new(&app, &params, echoes, prompts.len());
+    let chunks = Chunks::new(&app, &params, echoes, &prompts);
     let answers = match params.max_tokens {
         Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
         _ => {
@@ -214,18 +217,37 @@ struct Chunks {
     echoes: Vec<Echo>,
     /// By choice: length of the text so far.
     places: Vec<Place>,
+    /// Whether token ids are requested.
+    token_ids: bool,
+    /// By choice: the prompt's token ids, until the first chunk has them.
+    prompt_ids: Vec<Value>,
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: usize) -> Chunks {
+    fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: &[Read]) -> Chunks {
         let id = format!("cmpl-{}", random_hex::<12>());
-        let frame = Frame::new(id, "text_completion", app, params, prompts);
+        let frame = Frame::new(id, "text_completion", app, params, prompts.len());
         let (vocab, places) = (Arc::clone(app.engine.vocab()), vec![Place::default(); frame.choices()]);
-        Chunks { frame, vocab, n: params.n, echoes, places }
+        let listed = prompts.iter().filter(|_| params.token_ids);
+        let prompt_ids =
+            listed.flat_map(|prompt| std::iter::repeat_n(numbers(&prompt.ids), params.n)).collect();
+        Chunks { frame, vocab, n: params.n, echoes, places, token_ids: params.token_ids, prompt_ids }
     }
 
-    fn chunk(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
-        self.frame.chunk(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}))
+    fn chunk(&mut self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
+        let mut choice = json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish});
+        if let Some(ids) = self.prompt_ids.get_mut(index).map(Value::take).filter(|ids| !ids.is_null()) {
+            choice["prompt_token_ids"] = ids;
+        }
+        self.frame.chunk(choice)
+    }
+
+    /// Adds the id of a chunk's token, if token ids are requested.
+    fn with_id(&self, mut chunk: Value, id: Option<TokenId>) -> Value {
+        if let Some(id) = id.filter(|_| self.token_ids) {
+            chunk["choices"][0]["token_ids"] = numbers(&[id]);
+        }
+        chunk
     }
 
     /// Log-probabilities of a choice's next token, or null.
@@ -237,9 +259,9 @@ impl Chunks {
     }
 
     /// Log-probabilities of the token that ended the turn.
-    fn last(&mut self, index: usize, (id, found): &(TokenId, Logprobs)) -> Value {
+    fn last(&mut self, index: usize, (id, found): &(TokenId, Option<Logprobs>)) -> Value {
         let offset = self.places.get_mut(index).map_or(0, Place::end);
-        self.listed((*id, offset), found)
+        found.as_ref().map_or(Value::Null, |found| self.listed((*id, offset), found))
     }
 
     fn listed(&self, token: (TokenId, usize), found: &Logprobs) -> Value {
@@ -270,16 +292,19 @@ impl ResponseFormat for Chunks {
                 let text = text_of(parts);
                 self.frame.note(index, usage);
                 let logprobs = self.token(index, id, logprobs.as_ref());
-                if text.is_empty() && logprobs.is_null() {
+                if text.is_empty() && logprobs.is_null() && !self.token_ids {
                     return Vec::new();
                 }
-                vec![self.chunk(index, &text, logprobs, Value::Null)]
+                let chunk = self.chunk(index, &text, logprobs, Value::Null);
+                vec![self.with_id(chunk, Some(id))]
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
-                let logprobs = end.token.map_or(Value::Null, |token| self.last(index, &token));
-                let mut last = self.chunk(index, &text_of(end.parts), logprobs, end.finish.into());
-                last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
+                let logprobs = end.token.as_ref().map_or(Value::Null, |token| self.last(index, token));
+                let (reason, id) = (stop_reason(&end), end.token.as_ref().map(|(id, _)| *id));
+                let last = self.chunk(index, &text_of(end.parts), logprobs, end.finish.into());
+                let mut last = self.with_id(last, id);
+                last["choices"][0]["stop_reason"] = reason;
                 last["timings"] = timings(&end.usage, &end.timings);
                 vec![last]
             }
@@ -301,6 +326,9 @@ impl ResponseFormat for Chunks {
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             append(&mut choice["text"], &part["text"]);
+            for name in ["prompt_token_ids", "token_ids"] {
+                extend(choice, name, &part[name]);
+            }
             for name in NAMES {
                 extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
             }
@@ -314,7 +342,16 @@ fn ends(prompts: &[Read], n: usize) -> Vec<Output> {
         let mut usage = Usage::default();
         usage.prompt_tokens = prompts.get(index / n).map_or(0, |prompt| prompt.ids.len());
         let timings = Timings::default();
-        Piece::End(End { parts: Vec::new(), finish: "length", stop: None, token: None, usage, timings })
+        let parts = Vec::new();
+        Piece::End(End {
+            parts,
+            finish: "length",
+            stop: None,
+            token: None,
+            at_stop_token: false,
+            usage,
+            timings,
+        })
     };
     (0..prompts.len() * n).map(|index| Output { index, piece: end(index) }).collect()
 }

@@ -19,8 +19,7 @@ const PAGE: &str = include_str!("page.html");
 
 /// `/v1/models`
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
-    let data: Vec<Value> = app.names().iter().map(|name| model_of(&app, name)).collect();
-    json_body(&json!({"object": "list", "data": data})).into_response()
+    json_body(&json!({"object": "list", "data": [model_of(&app, app.name())]})).into_response()
 }
 
 /// `/v1/models/{id}`, where the name may contain slashes.
@@ -46,10 +45,17 @@ impl<S: Send + Sync> FromRequestParts<S> for InPath {
     }
 }
 
+/// A model's names other than `name`.
+pub(crate) fn aliases(names: &[String], name: &str) -> Value {
+    names.iter().filter(|other| *other != name).cloned().collect()
+}
+
+/// The model by one of its names.
 fn model_of(app: &App, name: &str) -> Value {
     let info = app.engine.info();
     json!({
         "id": name, "object": "model", "created": app.started, "owned_by": "ottava", "root": app.name(),
+        "aliases": aliases(app.names(), name),
         "max_model_len": info.context_max,
         "meta": {
             "n_ctx_train": info.context_trained, "n_params": info.parameters, "size": info.file_bytes,

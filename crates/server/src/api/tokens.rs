@@ -9,6 +9,7 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
+use crate::answer::openai_chunks::numbers;
 use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::{ApiError, json_body};
 use crate::ids::random_hex;
@@ -103,10 +104,6 @@ fn ids(engine: &Engine, demands: &TemplateDemands, source: &Source) -> Result<Ve
             .encode(text, *special, *bos)
             .map_err(|error| ApiError::from(ottava::Error::from(error))),
     }
-}
-
-fn numbers(ids: &[TokenId]) -> Value {
-    ids.iter().map(|id| id.0).collect()
 }
 
 /// A request of `/detokenize`.

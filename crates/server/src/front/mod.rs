@@ -229,8 +229,7 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Response {
-    let of = |worker: &Arc<Worker>| worker.names.iter().map(|name| worker.to_json(name)).collect::<Vec<_>>();
-    let data: Vec<Value> = shared.workers.iter().flat_map(of).collect();
+    let data: Vec<Value> = shared.workers.iter().map(|worker| worker.to_json(worker.name())).collect();
     json_body(&json!({"object": "list", "data": data})).into_response()
 }
 

@@ -15,8 +15,8 @@ use crate::request::parts::omitted;
 use crate::request::prompt::Prompt;
 use crate::request::skipped::Skipped;
 use crate::request::table::{
-    ADD_GENERATION_PROMPT, CHAT_MESSAGES, CHAT_TEMPLATE_KWARGS, CHAT_TOOL_CHOICE, CHAT_TOOLS, DOCUMENTS,
-    PARALLEL_TOOL_CALLS, REASONING_EFFORT,
+    ADD_GENERATION_PROMPT, CHAT_MESSAGES, CHAT_TEMPLATE_KWARGS, CHAT_TOOL_CHOICE, CHAT_TOOLS,
+    CONTINUE_FINAL_MESSAGE, DOCUMENTS, PARALLEL_TOOL_CALLS, REASONING_EFFORT,
 };
 use crate::request::template_demands::TemplateDemands;
 
@@ -36,12 +36,24 @@ impl Conversation {
         let skipped = fields.skipped();
         let messages = messages.map(|(at, value)| message(at, value, skipped)).collect::<Result<_, _>>()?;
         let (tools, forms) = tools(fields)?;
-        Ok(Conversation::new(messages, options(fields, None)?, tools).with_forms(forms))
+        Ok(Conversation::new(messages, options(fields, None)?, tools)?.with_forms(forms))
     }
 
     /// A conversation with functions as its tools.
-    pub(crate) fn new(messages: Vec<Message>, options: RenderOptions, tools: Tools) -> Conversation {
-        Conversation { messages, options, tools, forms: CallForms::default() }
+    ///
+    /// # Errors
+    /// A last message that cannot be continued, if the options continue it.
+    pub(crate) fn new(
+        messages: Vec<Message>,
+        options: RenderOptions,
+        tools: Tools,
+    ) -> Result<Conversation, ApiError> {
+        let last = messages.last().filter(|last| last.role == "assistant" && last.tool_calls.is_none());
+        if options.continue_final_message && last.is_none() {
+            let message = "continue_final_message: expected a text of the assistant's at the end, found another message";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
+        Ok(Conversation { messages, options, tools, forms: CallForms::default() })
     }
 
     /// Sets the forms of tools that are no plain functions.
@@ -311,9 +323,13 @@ fn is_text(part: &ContentPart) -> bool {
 /// Variables of the chat template. `effort` replaces the field `reasoning_effort`.
 pub(crate) fn options(fields: &mut RequestFields, effort: Option<String>) -> Result<RenderOptions, ApiError> {
     let mut options = RenderOptions::default();
-    if let Some(prompt) = fields.take(&ADD_GENERATION_PROMPT)? {
-        options.add_generation_prompt = prompt;
+    let prompt = fields.take(&ADD_GENERATION_PROMPT)?;
+    options.continue_final_message = fields.take(&CONTINUE_FINAL_MESSAGE)?.unwrap_or(false);
+    if options.continue_final_message && prompt == Some(true) {
+        let message = "continue_final_message: expected add_generation_prompt to be false, found true";
+        return Err(ApiError::invalid("continue_final_message", message));
     }
+    options.add_generation_prompt = prompt.unwrap_or(true);
     let mut variables = Map::new();
     let own = fields.take(&REASONING_EFFORT)?;
     if let Some(effort) = effort.or(own) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ottava::constrain::{Constraint, Grammar};
-use ottava::{Request, TokenId};
+use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown, wrong};
@@ -18,6 +18,8 @@ use crate::state::App;
 /// Most stop strings, and most bytes of each.
 const STOP_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 256;
+/// Most stop tokens.
+const STOP_TOKENS_MAX: usize = 256;
 /// Most characters of a cache salt.
 const SALT_MAX: usize = 1024;
 
@@ -34,6 +36,10 @@ pub(crate) struct Params {
     pub(crate) continuous_usage: bool,
     /// Most tokens of an answer; `None` is the rest of the context.
     pub(crate) max_tokens: Option<usize>,
+    /// Number of tokens before which the answer does not end.
+    min_tokens: usize,
+    /// Whether an answer has the token ids of its prompt and its text.
+    pub(crate) token_ids: bool,
     /// Alternatives reported with each token; `None` reports no log-probabilities.
     pub(crate) logprobs: Option<usize>,
     temperature: Option<f32>,
@@ -48,6 +54,8 @@ pub(crate) struct Params {
     logit_bias: Vec<(TokenId, f32)>,
     seed: u64,
     pub(crate) stop: Vec<String>,
+    stop_tokens: Vec<TokenId>,
+    include_stop: bool,
     ignore_eos: bool,
     priority: i8,
     salt: Option<[u8; 32]>,
@@ -79,6 +87,8 @@ impl Params {
             include_usage,
             continuous_usage,
             max_tokens: max_tokens(fields)?,
+            min_tokens: fields.take(&MIN_TOKENS)?.unwrap_or(0),
+            token_ids: false,
             logprobs: None,
             temperature: fields.take(&TEMPERATURE)?,
             // OpenAI's range includes 0, which keeps the likeliest token alone.
@@ -93,6 +103,8 @@ impl Params {
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
             stop: stop(fields, &STOP)?,
+            stop_tokens: stop_tokens(fields)?,
+            include_stop: fields.take(&INCLUDE_STOP)?.unwrap_or(false),
             ignore_eos: fields.take(&IGNORE_EOS)?.unwrap_or(false),
             priority: priority(fields)?,
             salt: salt(fields, key)?,
@@ -129,6 +141,32 @@ impl Params {
         Ok(())
     }
 
+    /// Checks the parameters that depend on each other or on the model.
+    ///
+    /// # Errors
+    /// `min_tokens` above `max_tokens`, or a stop token outside the vocabulary.
+    pub(crate) fn check(&self, engine: &Engine) -> Result<(), ApiError> {
+        if let Some(most) = self.max_tokens.filter(|&most| most < self.min_tokens) {
+            let message =
+                format!("min_tokens: expected at most max_tokens, {most}, found {}", self.min_tokens);
+            return Err(ApiError::invalid("min_tokens", message));
+        }
+        let vocab = engine.vocab().len();
+        match self.stop_tokens.iter().find(|id| id.index() >= vocab) {
+            Some(id) => {
+                let message = format!("stop_token_ids: expected ids below {vocab}, found {id}");
+                Err(ApiError::invalid("stop_token_ids", message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a token that ended an answer is one of the request's stop tokens and not the model's own end.
+    pub(crate) fn stops_at(&self, id: TokenId, engine: &Engine) -> bool {
+        let is_end = !self.ignore_eos && engine.vocab().stop_ids().contains(&id);
+        !is_end && self.stop_tokens.contains(&id)
+    }
+
     /// Prefix-cache salt: prompts are shared between requests with equal salts only.
     pub(crate) fn salt(&self) -> Option<[u8; 32]> {
         self.salt
@@ -138,9 +176,11 @@ impl Params {
     pub(crate) fn apply(&self, request: Request, index: usize, room: usize) -> Request {
         let request = request
             .max_tokens(self.max_tokens.unwrap_or(room).min(room).max(1))
+            .min_tokens(self.min_tokens)
             .temperature(self.temperature.unwrap_or(1.0))
             .seed(self.seed.wrapping_add(index as u64))
             .stop(self.stop.clone())
+            .stop_tokens(self.stop_tokens.iter().copied())
             .logit_bias(self.logit_bias.clone())
             .penalty_last_n(self.penalty_last_n.unwrap_or(usize::MAX))
             .priority(self.priority);
@@ -153,6 +193,7 @@ impl Params {
         let request = given(request, self.salt, Request::cache_salt);
         let request = given(request, self.logprobs, Request::top_logprobs);
         let request = given(request, self.constraint.clone(), Request::mask);
+        let request = if self.include_stop { request.include_stop() } else { request };
         if self.ignore_eos { request.ignore_eos() } else { request }
     }
 }
@@ -230,6 +271,15 @@ pub(crate) fn stop(fields: &mut RequestFields, row: &Field<Texts>) -> Result<Vec
         return Err(ApiError::invalid(name, message));
     }
     Ok(texts)
+}
+
+/// Token ids that end an answer.
+fn stop_tokens(fields: &mut RequestFields) -> Result<Vec<TokenId>, ApiError> {
+    let Some(found) = fields.take(&STOP_TOKEN_IDS)? else { return Ok(Vec::new()) };
+    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
+    let list = found.as_array().filter(|list| list.len() <= STOP_TOKENS_MAX);
+    let ids = list.and_then(|list| list.iter().map(id).collect());
+    ids.ok_or_else(|| wrong("stop_token_ids", &format!("at most {STOP_TOKENS_MAX} token ids"), &found))
 }
 
 /// Lower numbers are first in vLLM, higher ones in the engine.

@@ -32,7 +32,10 @@ group! { LENGTH, "Number and length of answers":
     MAX_TOKENS: Limit = field("max_tokens", Limit, "most tokens of the answer");
     MAX_COMPLETION_TOKENS: Limit = field("max_completion_tokens", Limit, "OpenAI's newer name of max_tokens");
     N_PREDICT: Limit = field("n_predict", Limit, "llama.cpp's name of max_tokens; -1 is no limit");
+    MIN_TOKENS: AtLeast = field("min_tokens", AtLeast(0), "no end before that many tokens");
     STOP: Texts = shaped("stop", Texts, "stop");
+    STOP_TOKEN_IDS: Raw = shaped("stop_token_ids", Raw, "stop_token_ids");
+    INCLUDE_STOP: Flag = field("include_stop_str_in_output", Flag, "");
     IGNORE_EOS: Flag = field("ignore_eos", Flag, "");
 }
 
@@ -85,6 +88,8 @@ group! { TEMPLATE, "Chat template":
     CHAT_TEMPLATE_KWARGS: Object = field("chat_template_kwargs", Object, "variables of the template");
     DOCUMENTS: Raw = shaped("documents", Raw, "documents");
     ADD_GENERATION_PROMPT: Flag = field("add_generation_prompt", Flag, "");
+    CONTINUE_FINAL_MESSAGE: Flag =
+        field("continue_final_message", Flag, "the answer continues the last message, an assistant's");
 }
 
 group! { CHAT_INPUT, "Chat: conversation":
@@ -97,6 +102,10 @@ group! { CHAT_INPUT, "Chat: conversation":
 group! { CHAT_LOGPROBS, "Chat: log-probabilities":
     LOGPROBS: Flag = field("logprobs", Flag, "");
     TOP_LOGPROBS: Count = field("top_logprobs", Count(0, LOGPROBS_MAX), "");
+}
+
+group! { TOKEN_IDS, "Chat and completions: token ids":
+    RETURN_TOKEN_IDS: Flag = field("return_token_ids", Flag, "");
 }
 
 group! { COMPLETIONS, "Completions":
@@ -200,9 +209,6 @@ pub(crate) static NOT_SUPPORTED: Group = Group {
         &field("functions", NoOp(&["[]"]), ""),
         &field("function_call", NoOp(&["\"none\"", "\"auto\""]), ""),
         &field("tool_choice", NoOp(&["\"none\"", "\"auto\""]), ""),
-        &field("min_tokens", NoOp(&["0"]), ""),
-        &field("stop_token_ids", NoOp(&["[]"]), ""),
-        &field("include_stop_str_in_output", NoOp(&["false"]), ""),
         &field("skip_special_tokens", NoOp(&["true"]), ""),
         &field("spaces_between_special_tokens", NoOp(&["true", "false"]), ""),
         &field("bad_words", NoOp(&["[]"]), ""),

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::Running;
-use super::client::{Answer, post};
+use super::client::post;
 
 const CHAT: &str = "/v1/chat/completions";
 /// A template like Mistral's: ids of nine characters, strictly alternating roles.
@@ -187,16 +187,18 @@ fn a_model_that_is_not_to_think_does_not_where_its_answer_has_a_form() {
 }
 
 #[test]
-fn a_last_turn_without_calls_needs_no_place_for_tools() {
+fn a_last_turn_without_calls_has_no_tools_where_they_are_text() {
     let server = Running::with(|_| {});
     let tool = json!({"type": "function", "function": {"name": "ping"}});
-    let ask = |choice: &str| -> Answer {
+    let prompt = |choice: &str| {
         let body = json!({
             "messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": choice, "max_tokens": 1,
         });
-        post(server.address, CHAT, &body)
+        post(server.address, CHAT, &body).json()["usage"]["prompt_tokens"].as_u64().expect("a count")
     };
-    assert_eq!([ask("none").status, ask("auto").status], [200, 400]);
+    let plain = json!({"messages": [{"role": "user", "content": "a"}]});
+    let plain = post(server.address, "/tokenize", &plain).json()["count"].as_u64().expect("a count");
+    assert!(prompt("none") == plain && prompt("auto") > plain);
 }
 
 #[test]

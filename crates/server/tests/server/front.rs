@@ -360,6 +360,18 @@ fn the_list_of_models_has_what_their_processes_say() {
 }
 
 #[test]
+fn a_model_of_several_names_is_one_entry() {
+    let other = Model { names: ["a", "b"].map(String::from).into(), ..model("a", "exec sleep 600", false) };
+    let front = Fronted::of(vec![model("first", "exec sleep 600", false), other], |front| front);
+    let models = get(front.address, "/v1/models").json()["data"].clone();
+    let found = |at: usize| (models[at]["id"].clone(), models[at]["aliases"].clone());
+    assert_eq!((found(0), found(1)), (("first".into(), json!([])), ("a".into(), json!(["b"]))), "{models}");
+    assert_eq!(models.as_array().map(Vec::len), Some(2));
+    let found = get(front.address, "/v1/models/b").json();
+    assert_eq!((&found["id"], &found["aliases"]), (&"b".into(), &json!(["a"])));
+}
+
+#[test]
 fn a_name_that_is_taken_is_refused() {
     let mut config = Config::default();
     config.port = 0;

@@ -1,28 +1,32 @@
 //! The server over a tiny model, tested by a client on a bare socket.
 //!
 //! `gate` has keys, hosts, origins and sizes; `requests` refused and ignored fields; `answers` streamed and
-//! whole answers; `completions` prompts without a template; `responses` and `messages` the APIs for agents;
-//! `tools` calls and reasoning; `custom` calls of other forms; `agents` conversations of agents; `adapts`
-//! demands of templates; `formats` constrained answers; `ends` gone readers, timeouts and the server's end;
-//! `front` models in processes of their own.
+//! whole answers; `continues` prefilled answers; `lengths` least lengths, stops and token ids; `truth` the
+//! first chunk, counters and fingerprints; `completions` prompts without a template; `responses` and
+//! `messages` the APIs for agents; `tools` calls and reasoning; `custom` calls of other forms; `agents`
+//! conversations of agents; `adapts` demands of templates; `formats` constrained answers; `ends` gone readers,
+//! timeouts and the server's end; `front` models in processes of their own.
 
 mod adapts;
 mod agents;
 mod answers;
 mod client;
 mod completions;
+mod continues;
 mod custom;
 mod ends;
 mod formats;
 #[cfg(unix)]
 mod front;
 mod gate;
+mod lengths;
 mod messages;
 mod requests;
 mod responses;
 #[path = "../../../../tests/tiny/mod.rs"]
 mod tiny;
 mod tools;
+mod truth;
 
 use std::net::SocketAddr;
 use std::sync::mpsc;

@@ -142,6 +142,7 @@ fn a_message_follows_its_format() {
 fn what_is_wrong_is_named_in_this_apis_form() {
     let server = Running::with(|_| {});
     let block = |role: &str, block: Value| json!({"messages": [{"role": role, "content": [block]}, {"role": "user", "content": "a"}]});
+    let used = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
     let image = json!({"type": "image", "source": {"type": "url", "url": "http://x"}});
     let cases = [
         (json!({"messages": null}), "messages"),
@@ -150,7 +151,7 @@ fn what_is_wrong_is_named_in_this_apis_form() {
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].role"),
         (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
         (json!({"messages": [{"role": "user", "content": 5}]}), "messages[0].content"),
-        (json!({"messages": [{"role": "assistant", "content": "The"}]}), "messages[0].role"),
+        (json!({"messages": [{"role": "assistant", "content": [used]}]}), "messages"),
         (block("user", image), "messages[0].content[0].type"),
         (block("user", json!({"type": "text"})), "messages[0].content[0].text"),
         (block("user", json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id"),

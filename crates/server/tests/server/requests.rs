@@ -77,12 +77,11 @@ fn refused() -> Vec<Value> {
 /// Fields without an implementation.
 fn absent() -> Vec<Value> {
     vec![
-        json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
         json!({"tool_choice": "required"}),
         json!({"chat_template": "{{ x }}"}),
         json!({"mirostat": 2}),
         json!({"min_tokens": 3}),
-        json!({"stop_token_ids": [1]}),
+        json!({"stop_token_ids": "x"}),
         json!({"prompt_logprobs": 1}),
         json!({"best_of": 3}),
         json!({"ignore_eos": 1}),

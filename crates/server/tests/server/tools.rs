@@ -5,7 +5,7 @@ use ottava::{Request, text::Message};
 use serde_json::{Value, json};
 
 use super::Running;
-use super::client::{get, post};
+use super::client::{get, post, with};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Calls between tags of plain text.
@@ -23,8 +23,21 @@ const PLAIN: &str = "{{ tools | tojson }}{% for message in messages %}{{ message
 const THINKING: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}<|im_start|>assistant\n<think>\n";
 
-fn servers() -> [Running; 3] {
+/// No place for tools.
+const BARE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                    {% endfor %}<|im_start|>assistant\n";
+/// No place for tools either, nor for a system text or two turns of one role.
+const STRICT: &str = "{% for message in messages %}\
+                      {% if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}\
+                      <|im_start|>{{ message.role }}\n{{ message.content | trim }}<|im_end|>\n{% endfor %}\
+                      <|im_start|>assistant\n";
+/// The same, where a system text is dropped.
+const DROPS: &str = "{% for message in messages %}{% if message.role != 'system' %}<|im_start|>{{ message.role }}\n\
+                     {{ message.content }}<|im_end|>\n{% endif %}{% endfor %}<|im_start|>assistant\n";
+
+fn servers() -> [Running; 4] {
     [
+        Running::with_template(BARE, &[]),
         Running::with_template(HERMES, &[]),
         Running::with_template(MISTRAL, &["[TOOL_CALLS]", "[ARGS]"]),
         Running::with_template(PLAIN, &[]),
@@ -308,7 +321,78 @@ fn what_is_wrong_with_tools_is_named() {
         assert_eq!(answer.status, 400, "{more}: {answer:?}");
         assert_eq!(answer.json()["error"]["param"], field, "{more}");
     }
-    let without = Running::with(|_| {});
-    let answer = post(without.address, CHAT, &asked(json!({})));
+    // Calls of this template have a form that the tools' description does not have.
+    let other = Running::with_template("{{ messages[0].content }}[TOOL_CALLS]", &[]);
+    let answer = post(other.address, CHAT, &asked(json!({})));
     assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tools")));
+    // This one would lose them.
+    let lost = Running::with_template("{{ messages | length }}", &[]);
+    let answer = post(lost.address, CHAT, &asked(json!({})));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tools")));
+    assert_eq!(post(lost.address, CHAT, &asked(json!({"tool_choice": "none"}))).status, 200);
+}
+
+/// The text of a prompt.
+fn prompt(server: &Running, body: &Value) -> String {
+    let answer = post(server.address, "/tokenize", body);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let ids = json!({"tokens": answer.json()["tokens"]});
+    post(server.address, "/detokenize", &ids).json()["content"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn a_template_without_tools_has_them_and_their_calls_as_text() {
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "ping", "arguments": "{\"n\": 1}"}});
+    let history = json!([
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "c", "content": "pong"},
+        {"role": "tool", "tool_call_id": "c", "content": "ping"},
+    ]);
+    let written = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"n\":1}}\n</tool_call>\n<tool_call>";
+    let results = "<tool_response>\npong\n</tool_response>\n<tool_response>\nping\n</tool_response>";
+    for (template, begins) in [
+        (BARE, "<|im_start|>system\nYou can call tools."),
+        (STRICT, "<|im_start|>user\nYou can call tools."),
+        (DROPS, "<|im_start|>user\nYou can call tools."),
+    ] {
+        let server = Running::with_template(template, &[]);
+        let with_tools = prompt(&server, &json!({"messages": history, "tools": tools()}));
+        assert!(
+            with_tools.contains(begins) && with_tools.contains("\"name\":\"get_weather\""),
+            "{with_tools}"
+        );
+        let without = prompt(&server, &json!({"messages": history}));
+        assert!(!without.contains("get_weather"), "{without}");
+        for prompt in [with_tools, without] {
+            assert!(prompt.contains(written) && prompt.contains(results), "{prompt}");
+        }
+        let none = json!({"messages": history, "tools": tools(), "tool_choice": "none"});
+        assert!(!prompt(&server, &none).contains("get_weather"));
+    }
+}
+
+#[test]
+fn calls_are_enforced_where_tools_are_text() {
+    for template in [BARE, STRICT, DROPS] {
+        let server = Running::with_template(template, &[]);
+        let choice = json!({"tool_choice": "required", "parallel_tool_calls": true, "max_tokens": 400});
+        let (events, _) = post(server.address, CHAT, &asked(with(choice, json!({"stream": true})))).events();
+        let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
+        let first = deltas.filter_map(|delta| delta["tool_calls"].get(0)).next().expect("a call");
+        assert!(first["function"]["name"].is_string(), "{first}");
+        let body = json!({
+            "messages": [{"role": "user", "content": "a"}], "max_tokens": 400,
+            "tools": [{"name": "ping", "input_schema": nothing()}],
+            "tool_choice": {"type": "tool", "name": "ping"},
+        });
+        let answer = post(server.address, "/v1/messages", &body).json();
+        assert_eq!(answer["content"][0]["input"], json!({}), "{answer}");
+        let body = json!({
+            "input": "a", "tools": [{"type": "function", "name": "ping", "parameters": nothing()}],
+            "tool_choice": "required", "parallel_tool_calls": false, "max_output_tokens": 400,
+        });
+        let answer = post(server.address, "/v1/responses", &body).json();
+        assert_eq!(answer["output"][0]["arguments"], "{}", "{answer}");
+    }
 }

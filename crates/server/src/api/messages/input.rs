@@ -31,15 +31,9 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<(Conversation, 
         turns.say("system", parts.text("system", system)?);
     }
     let messages = fields.needed_list(&MESSAGES)?;
-    let last = messages.len().saturating_sub(1);
     for (at, message) in messages.into_iter().enumerate() {
         let mut message = Fields::at(&format!("messages[{at}]"), message)?;
         let role = role(&mut message)?;
-        if role == "assistant" && at == last {
-            let place = message.place("role");
-            let reason = format!("{place}: expected a user's message at the end: no answer is gone on with");
-            return Err(ApiError::unsupported(place, reason));
-        }
         read(&mut turns, role, message, fields.skipped())?;
     }
     let tools = callable(fields)?;
@@ -48,7 +42,11 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<(Conversation, 
     fields.take(&CACHE_CONTROL)?;
     let mut options = options(fields, effort)?;
     options.variables.entry("enable_thinking").or_insert(thinks.into());
-    Ok((Conversation::new(turns.messages(), options, tools), format))
+    let messages = turns.messages();
+    // This API's prefill: the answer continues an assistant's text at the end.
+    options.continue_final_message |= messages.last().is_some_and(|last| last.role == "assistant");
+    let conversation = Conversation::new(messages, options, tools);
+    Ok((conversation.map_err(|error| error.renamed("continue_final_message", "messages"))?, format))
 }
 
 fn role(message: &mut Fields) -> Result<&'static str, ApiError> {

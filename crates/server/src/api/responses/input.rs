@@ -39,5 +39,5 @@ pub(super) fn conversation(fields: &mut RequestFields) -> Result<Conversation, A
         None => None,
     };
     let (tools, forms) = callable(fields, &found)?;
-    Ok(Conversation::new(turns.messages(), options(fields, effort)?, tools).with_forms(forms))
+    Ok(Conversation::new(turns.messages(), options(fields, effort)?, tools)?.with_forms(forms))
 }

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::Model;
+use crate::api::meta_routes::aliases;
 use crate::ids::now;
 
 /// Longest wait of a request for its model to load.
@@ -124,6 +125,7 @@ impl Worker {
         let mut model = self.about.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let own = json!({
             "id": name, "object": "model", "created": self.created, "owned_by": "ottava", "root": self.name(),
+            "aliases": aliases(&self.names, name),
         });
         if let (Value::Object(model), Value::Object(own)) = (&mut model, own) {
             model.extend(own);

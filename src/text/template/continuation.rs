@@ -1,0 +1,42 @@
+//! Continuation of the last message: the prompt ends within it, like `continue_final_message` of
+//! `transformers`. A tag after the message's text marks the place at which the rendered prompt is cut.
+
+use super::origin::Text;
+use crate::text::error::TextError;
+use serde_json::{Value, json};
+
+/// Tag after the text. A template that trims the text removes the space at its end.
+const TAG: &str = "END-OF-THE-TEXT-TO-CONTINUE ";
+
+/// Appends the tag to the text of the last message, or to its last text part.
+pub(super) fn mark(messages: &mut [Value]) {
+    let Some(message) = messages.last_mut() else { return };
+    match &mut message["content"] {
+        Value::String(text) => text.push_str(TAG),
+        Value::Array(parts) => match parts.iter_mut().rev().find_map(text_of) {
+            Some(text) => text.push_str(TAG),
+            None => parts.push(json!({"type": "text", "text": TAG})),
+        },
+        content => *content = TAG.into(),
+    }
+}
+
+fn text_of(part: &mut Value) -> Option<&mut String> {
+    match part.get_mut("text") {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The prompt up to the tag. If the template trimmed the text, white space before the tag is cut, too.
+///
+/// # Errors
+/// [`TextError::TemplateRender`] if the prompt lacks the tag: the template drops or changes the text.
+pub(super) fn cut(prompt: &Text) -> Result<Text, TextError> {
+    let text = prompt.as_str();
+    let missing = || TextError::TemplateRender("expected the last message's text in the prompt".to_owned());
+    let at = text.rfind(TAG.trim_end()).ok_or_else(missing)?;
+    let (before, after) = text.split_at(at);
+    let end = if after.starts_with(TAG) { at } else { before.trim_end().len() };
+    Ok(prompt.slice(0..end))
+}
