@@ -1,8 +1,8 @@
 //! Requests: from JSON to typed parameters and one internal form of a conversation, whatever the API.
 //!
 //! `table` has a row for each field, with a kind of `kinds`. `fields` takes a body's fields by these rows,
-//! `json_fields` those of inner objects by name; `json` bounds the memory of parsed values, `encoding` handles
-//! byte-order marks. `params` and `format` read the parameters of every API, `conversation` and
+//! `json_fields` those of inner objects by name; `json` bounds the memory of parsed values, `encoding`
+//! handles byte-order marks. `params` and `format` read the parameters of every API, `conversation` and
 //! `message_builder` the messages. `template_compat` rewrites messages that a chat template refuses.
 
 pub(crate) mod conversation;
