@@ -99,8 +99,8 @@ fn only_dash(text: &str) -> Result<String, String> {
     if text == "-" { Ok(text.to_owned()) } else { Err("expected one TEXT: put it in quotes".into()) }
 }
 
-/// The reason against a text that is not UTF-8 from byte `at` on. A byte-order mark tells UTF-16, which
-/// PowerShell writes.
+/// The reason against a text that is not UTF-8 from byte `at` on. UTF-16, which PowerShell writes, is
+/// recognised by its byte-order mark.
 fn not_utf8(bytes: &[u8], at: usize) -> String {
     if at == 0 && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
         return "expected UTF-8, found UTF-16".into();
@@ -133,8 +133,8 @@ pub fn read_path_within(path: &Path, most: usize) -> Result<String, Failure> {
     read(file, &path.display().to_string(), most)
 }
 
-/// API keys of a text, one per line. Lines that begin with `#` are comments. A text without a key is an error,
-/// which has the text's `name`.
+/// API keys of a text, one per line. Lines that begin with `#` are comments. A text without a key is an
+/// error, which has the text's `name`.
 pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let keys: Vec<String> = lines.map(str::to_owned).collect();

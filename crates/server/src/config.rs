@@ -20,9 +20,9 @@ pub struct Config {
     pub names: Vec<String>,
     /// API keys of clients; an empty list needs no key.
     pub keys: Vec<String>,
-    /// Accepted values of the `Host` header in addition to loopback names and [`Config::host`]; a name without
-    /// a port accepts every port. The check stops DNS rebinding: scripts of other web sites cannot reach a server on this machine by a name of
-    /// their own.
+    /// Accepted values of the `Host` header in addition to loopback names and [`Config::host`]; a name
+    /// without a port accepts every port. The check stops DNS rebinding: scripts of other web sites cannot
+    /// reach a server on this machine by a name of their own.
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://example.org`) allowed by CORS; `*` allows all. A pattern has `*` as the host
     /// (`moz-extension://*`), as its subdomains (`https://*.example.org`) or as the port

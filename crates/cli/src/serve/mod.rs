@@ -62,11 +62,12 @@ pub struct Serve {
     /// comment line [default: no key is required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Host name that requests may use in addition to the address, with any port, or NAME:PORT (can be repeated)
+    /// Host name that requests may use in addition to the address, with any port, or NAME:PORT (can be
+    /// repeated)
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// Allowed CORS origin, such as https://example.org, http://localhost:* or moz-extension://*; * allows all
-    /// (can be repeated)
+    /// Allowed CORS origin, such as https://example.org, http://localhost:* or moz-extension://*; * allows
+    /// all (can be repeated)
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
     /// Maximum answers running at once, 1 to 4096

@@ -13,7 +13,7 @@ use crate::http::path::OPEN;
 /// Ports that clients leave out of the header: those of HTTP and HTTPS.
 const IMPLIED: [&str; 2] = ["80", "443"];
 
-/// Whether a text is a host as the setting of allowed ones has them: a name or an address, perhaps with a port.
+/// Whether a text is a host as settings have it: a name or an address, perhaps with a port.
 pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = split(text);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -25,8 +25,8 @@ pub(crate) fn is_host(text: &str) -> bool {
     is_name && port.is_none_or(|port| port.parse::<u16>().is_ok())
 }
 
-/// Refuses a request for a host that is neither loopback nor `own`, the address of the server, nor among those
-/// allowed. Several `Host` headers are refused, too: proxies and servers may read different ones.
+/// Refuses a request for a host that is neither loopback nor `own`, the address of the server, nor allowed.
+/// Several `Host` headers are refused, too: proxies and servers may read different ones.
 pub(crate) fn check(
     own: IpAddr,
     allowed_hosts: &[String],

@@ -1,5 +1,5 @@
-//! Paths: routes without a key, and other spellings of routes, from base URLs without `/v1`, with two of them,
-//! or with a slash at the end.
+//! Paths: routes without a key, and other spellings of routes, from base URLs without `/v1`, with two of
+//! them, or with a slash at the end.
 //!
 //! Paths are rewritten before any check, so that checks and routes see the same one.
 

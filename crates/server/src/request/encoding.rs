@@ -8,8 +8,8 @@ pub(crate) fn unmarked(text: &[u8]) -> &[u8] {
     text.strip_prefix(MARK).unwrap_or(text)
 }
 
-/// Name of a JSON text's encoding if that is another one of Unicode: by its byte-order mark, or by zero bytes,
-/// since JSON begins with an ASCII character.
+/// Name of a JSON text's encoding if that is another one of Unicode: by its byte-order mark, or by zero
+/// bytes, since JSON begins with an ASCII character.
 pub(crate) fn other_unicode(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
