@@ -45,11 +45,12 @@ impl ApiRequest for ChatRequest {
 /// Answers a conversation.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<ChatRequest>,
+    Typed(request, ignored, room): Typed<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let ChatRequest { conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     let (answers, _) = begin(&app, conversation, &mut params).await?;
+    drop(room);
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }

@@ -61,12 +61,13 @@ impl ApiRequest for CompletionRequest {
 /// Continues prompts.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<CompletionRequest>,
+    Typed(request, ignored, room): Typed<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompts, echo, mut params } = request;
     let ignored = ignored.counted(&app);
     params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
+    drop(room);
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
     let answers = match params.max_tokens {

@@ -50,7 +50,7 @@ impl ApiRequest for TokenizeRequest {
 /// Tokens of a text or of a conversation.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<TokenizeRequest>,
+    Typed(request, ..): Typed<TokenizeRequest>,
 ) -> Result<Response, ApiError> {
     let TokenizeRequest { source, with_strings, with_pieces } = request;
     let answer = app.work(move |engine| {
@@ -131,7 +131,7 @@ fn no_ids() -> ApiError {
 /// The text of tokens, control tokens included.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<DetokenizeRequest>,
+    Typed(request, ..): Typed<DetokenizeRequest>,
 ) -> Result<Response, ApiError> {
     let vocab = app.engine.vocab().len();
     if request.ids.iter().any(|id| id.0 as usize >= vocab) {
@@ -163,7 +163,7 @@ impl ApiRequest for CountRequest {
 /// The number of tokens of a chat's prompt.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<CountRequest>,
+    Typed(request, ..): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
     let count = ids_of(&app, request.conversation).await?.len();
     Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
@@ -191,7 +191,7 @@ impl ApiRequest for RenderRequest {
 /// A chat's prompt as tokens. vllm-router requests it before it chooses a worker.
 pub(crate) async fn render(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<RenderRequest>,
+    Typed(request, ..): Typed<RenderRequest>,
 ) -> Result<Response, ApiError> {
     let RenderRequest { conversation, stream, cache_salt, priority } = request;
     let ids = ids_of(&app, conversation).await?;

@@ -1,12 +1,13 @@
 //! The server over a tiny model, tested by a client on a bare socket.
 //!
-//! `gate` has keys, hosts, origins and sizes; `requests` refused and ignored fields; `answers` streamed and
+//! `gate` has keys, hosts, origins and sizes; `bodies` those that are not read; `requests` refused and ignored fields; `answers` streamed and
 //! whole answers; `completions` prompts without a template; `responses` and `messages` the APIs for agents;
 //! `tools` calls and reasoning; `adapts` demands of templates; `formats` constrained answers; `ends` gone
 //! readers, timeouts and the server's end; `front` models in processes of their own.
 
 mod adapts;
 mod answers;
+mod bodies;
 mod client;
 mod completions;
 mod ends;
