@@ -9,6 +9,8 @@ use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
+use crate::answer::choices::{self, extend_text};
+use crate::answer::json::Json;
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
@@ -83,13 +85,15 @@ fn logprobs(fields: &mut RequestFields) -> Result<Option<usize>, ApiError> {
 struct Chunks {
     frame: Frame,
     vocab: Arc<Vocab>,
+    with_logprobs: bool,
 }
 
 impl Chunks {
     fn new(app: &App, params: &Params) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
-        Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
+        let with_logprobs = params.logprobs.is_some();
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()), with_logprobs }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -155,6 +159,13 @@ impl ResponseFormat for Chunks {
         whole
     }
 
+    fn whole(&self, folded: Value) -> Json {
+        match self.with_logprobs {
+            true => Json::Pieces(choices::pieces(folded, |_| None)),
+            false => Json::Value(folded),
+        }
+    }
+
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             fold_delta(&mut choice["message"], &part["delta"]);
@@ -162,7 +173,7 @@ impl ResponseFormat for Chunks {
             if part["finish_reason"] == "tool_calls" && choice["message"]["content"] == "" {
                 choice["message"]["content"] = Value::Null;
             }
-            extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+            extend_text(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
         });
     }
 }

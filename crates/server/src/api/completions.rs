@@ -10,8 +10,10 @@ use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
-use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, timings};
+use crate::answer::choices::{self, Echo, Scored, extend_text};
+use crate::answer::completion_logprobs::{NAMES, Place, lists};
+use crate::answer::json::{Json, Pieces};
+use crate::answer::openai_chunks::{Frame, append, fold_chunk, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
 use crate::api::typed::{ApiRequest, Groups, Typed};
@@ -117,13 +119,6 @@ fn prompts(fields: &mut RequestFields) -> Result<Vec<Given>, ApiError> {
     Ok(prompts)
 }
 
-/// Prompt text and log-probabilities at the beginning of an echoed answer.
-#[derive(Clone, Debug, Default)]
-struct Echo {
-    text: String,
-    logprobs: Option<Value>,
-}
-
 /// A prompt's token ids, and its text in bytes: as sent, or decoded from token ids.
 #[derive(Clone, Debug)]
 struct Read {
@@ -158,13 +153,14 @@ fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
 }
 
 /// The echoes of prompts, with log-probabilities if requested.
-async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
+async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Arc<Echo>>, ApiError> {
     let mut options = ScoreOptions::default();
     (options.top, options.cache_salt) = (params.logprobs.unwrap_or_default(), params.salt());
     let (prompts, with_logprobs) = (prompts.to_vec(), params.logprobs.is_some());
     let echo = move |engine: &Engine, prompt: &Read, options: &ScoreOptions| {
-        let logprobs = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
-        Ok(Echo { text: String::from_utf8_lossy(&prompt.text).into_owned(), logprobs })
+        let scored = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
+        let text = String::from_utf8_lossy(&prompt.text).into();
+        Ok(Arc::new(Echo { text, scored: scored.map(Arc::new) }))
     };
     let echoed = app.wait(move |engine, gone| {
         options.cancelled = Some(Arc::clone(gone));
@@ -176,25 +172,13 @@ async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec
     }
 }
 
-/// The log-probabilities of a prompt's tokens; the first has none.
-fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Value, ApiError> {
+/// A prompt's tokens with their log-probabilities; the first has none.
+fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Scored, ApiError> {
     let scores = match ids.len() {
         0 | 1 => Scores::default(),
         _ => engine.score_with(ids, options.clone())?,
     };
-    let (mut lists, mut walk) = (Lists::default(), Walk::new(text));
-    for (at, &id) in ids.iter().enumerate() {
-        let found = at.checked_sub(1).map(|at| {
-            let chosen = -scores.nll.get(at).copied().unwrap_or(f64::INFINITY);
-            let best = scores.top.get(at).into_iter().flatten();
-            let log_sum = scores.log_sums.get(at).copied().unwrap_or_default();
-            let top: Vec<_> = best.map(|&(id, logit)| (id, f64::from(logit) - log_sum)).collect();
-            (chosen, top)
-        });
-        let place = (id, walk.pass(engine.vocab(), id));
-        lists.push(engine.vocab(), place, found.as_ref().map(|(chosen, top)| (*chosen, top.as_slice())));
-    }
-    Ok(lists.value())
+    Ok(Scored::new(engine.vocab(), text, ids, scores))
 }
 
 /// The chunks of completions.
@@ -204,17 +188,28 @@ struct Chunks {
     /// Choices of each prompt.
     n: usize,
     /// By prompt; empty without `echo`.
-    echoes: Vec<Echo>,
+    echoes: Arc<[Arc<Echo>]>,
     /// By choice: length of the text so far.
     places: Vec<Place>,
+    with_logprobs: bool,
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: usize) -> Chunks {
+    fn new(app: &App, params: &Params, echoes: Vec<Arc<Echo>>, prompts: usize) -> Chunks {
         let id = format!("cmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "text_completion", app, params, prompts);
-        let (vocab, places) = (Arc::clone(app.engine.vocab()), vec![Place::default(); frame.choices()]);
-        Chunks { frame, vocab, n: params.n, echoes, places }
+        let mut places = vec![Place::default(); frame.choices()];
+        for (places, echo) in places.chunks_mut(params.n.max(1)).zip(&echoes) {
+            places.fill(Place::behind(echo.text.chars().count()));
+        }
+        let (vocab, with_logprobs) = (Arc::clone(app.engine.vocab()), params.logprobs.is_some());
+        Chunks { frame, vocab, n: params.n.max(1), echoes: echoes.into(), places, with_logprobs }
+    }
+
+    /// The echo of each choice.
+    fn echo(&self) -> impl Fn(usize) -> Option<Arc<Echo>> + Clone + use<> {
+        let (echoes, n) = (Arc::clone(&self.echoes), self.n);
+        move |index| echoes.get(index / n).cloned()
     }
 
     fn chunk(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
@@ -236,25 +231,25 @@ impl Chunks {
     }
 
     fn listed(&self, token: (TokenId, usize), found: &Logprobs) -> Value {
-        let mut lists = Lists::default();
-        lists.push(&self.vocab, token, Some((found.chosen, &found.top)));
-        lists.value()
+        lists(&self.vocab, token, Some((found.chosen, &found.top)))
     }
 }
 
 impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
-            for index in prompt * self.n..(prompt + 1) * self.n {
-                if let Some(place) = self.places.get_mut(index) {
-                    *place = Place::behind(echo.text.chars().count());
-                }
-                let logprobs = echo.logprobs.clone().unwrap_or(Value::Null);
-                chunks.push(self.chunk(index, &echo.text, logprobs, Value::Null));
-            }
-        }
-        chunks
+        Vec::new()
+    }
+
+    /// A chunk with the echo of each choice.
+    fn opening(&self) -> Option<Pieces> {
+        let choices = if self.echoes.is_empty() { 0 } else { self.frame.choices() };
+        let chunks: Vec<_> =
+            (0..choices).map(|index| self.chunk(index, "", Value::Null, Value::Null)).collect();
+        let (echo, text) = (self.echo(), |text: &str| std::iter::once(text.to_owned()));
+        let events = chunks.into_iter().flat_map(move |chunk| {
+            text("data: ").chain(choices::pieces(chunk, echo.clone())).chain(text("\n\n"))
+        });
+        (choices > 0).then(|| Box::new(events) as Pieces)
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
@@ -291,11 +286,18 @@ impl ResponseFormat for Chunks {
         whole
     }
 
+    fn whole(&self, folded: Value) -> Json {
+        match self.with_logprobs || !self.echoes.is_empty() {
+            true => Json::Pieces(choices::pieces(folded, self.echo())),
+            false => Json::Value(folded),
+        }
+    }
+
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             append(&mut choice["text"], &part["text"]);
             for name in NAMES {
-                extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
+                extend_text(&mut choice["logprobs"], name, &part["logprobs"][name]);
             }
         });
     }

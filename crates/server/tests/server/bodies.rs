@@ -5,8 +5,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::Running;
-use super::client::raw;
+use super::client::{post, raw};
 
 /// Bytes of a body after its first part.
 const REST: usize = 5 << 20;
@@ -70,4 +72,29 @@ fn a_body_is_not_waited_for_where_the_client_waits_for_leave_or_it_is_too_long()
         let request = format!("POST /tokenize HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n");
         assert_eq!(raw(server.address, request.as_bytes()).status, 413, "{head}");
     }
+}
+
+#[test]
+fn large_answers_come_in_pieces_and_are_whole() {
+    let server = Running::with(|_| {});
+    let text = "the cat, the hat and the é ".repeat(4000);
+    let both = json!({"content": text, "with_pieces": true, "return_token_strs": true});
+    let (plain, found) = (
+        post(server.address, "/tokenize", &json!({"content": text})),
+        post(server.address, "/tokenize", &both),
+    );
+    assert_eq!(found.header("transfer-encoding"), Some("chunked"));
+    let (plain, found) = (plain.json(), found.json());
+    let ids = plain["tokens"].as_array().expect("ids");
+    let pieces = found["tokens"].as_array().expect("pieces");
+    assert_eq!(
+        (found["count"].as_u64(), &found["max_model_len"]),
+        (Some(ids.len() as u64), &plain["max_model_len"])
+    );
+    assert!(ids.len() > 1000 && pieces.iter().map(|piece| &piece["id"]).eq(ids), "{}", ids.len());
+    assert_eq!(found["token_strs"].as_array().map(Vec::len), Some(ids.len()));
+    let back = post(server.address, "/detokenize", &json!({"tokens": ids})).json();
+    assert_eq!((&back["content"], &back["prompt"]), (&text.as_str().into(), &text.as_str().into()));
+    let pieces = post(server.address, "/tokenize", &json!({"content": "a", "with_pieces": true}));
+    assert_eq!(pieces.header("transfer-encoding"), None);
 }
