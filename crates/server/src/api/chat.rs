@@ -66,6 +66,7 @@ pub(crate) async fn begin(
     let says = params.take_grammar(app).await?;
     let prompt = app.work(move |engine| conversation.prompt(engine, says.as_ref())).await?;
     let tokens = prompt.ids.len();
+    params.bound(app.engine.info().context_max, 1, 0)?;
     Ok((Answers::begin(app, vec![prompt], params)?, tokens))
 }
 

@@ -2,9 +2,10 @@
 //!
 //! `table` has a row for each field, with a kind of `kinds`. `fields` takes a body's fields by these rows,
 //! `json_fields` those of inner objects by name; `json` bounds the memory of parsed values. `params` and
-//! `format` read the parameters of every API, `conversation` and `message_builder` the messages.
-//! `template_compat` rewrites messages that a chat template refuses.
+//! `format` read the parameters of every API, `budget` bounds the answers, `conversation` and
+//! `message_builder` read the messages. `template_compat` rewrites messages that a chat template refuses.
 
+pub(crate) mod budget;
 pub(crate) mod conversation;
 pub(crate) mod fields;
 pub(crate) mod format;
