@@ -1,5 +1,7 @@
 //! The internal form of a conversation, for all APIs.
 
+use std::collections::HashSet;
+
 use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
 use ottava::constrain::Grammar;
 use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
@@ -99,8 +101,8 @@ fn tools(fields: &mut RequestFields) -> Result<Tools, ApiError> {
     let mut list: Vec<Tool> = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
     let (choice, allowed) = choice(fields)?;
     if let Some(allowed) = allowed {
-        let is_tool = |name: &&String| list.iter().any(|tool| tool.name == **name);
-        if let Some(unknown) = allowed.iter().find(|name| !is_tool(name)) {
+        let names: HashSet<&str> = list.iter().map(|tool| tool.name.as_str()).collect();
+        if let Some(unknown) = allowed.iter().find(|name| !names.contains(name.as_str())) {
             return Err(wrong("tool_choice.allowed_tools.tools", "names of tools", &unknown.as_str().into()));
         }
         list.retain(|tool| allowed.contains(&tool.name));
@@ -111,7 +113,7 @@ fn tools(fields: &mut RequestFields) -> Result<Tools, ApiError> {
 }
 
 /// `tool_choice`, and the names of the allowed tools if not all are.
-fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<HashSet<String>>), ApiError> {
     let value = match fields.take(&CHAT_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
         Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),

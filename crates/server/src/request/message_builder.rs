@@ -23,7 +23,7 @@ impl Turns {
     pub(crate) fn say(&mut self, role: &str, text: String) {
         match self.messages.last_mut() {
             Some(last) if role == "system" && last.role == "system" => {
-                last.content = format!("{}\n\n{text}", last.content.to_text()).into();
+                append(&mut last.content, &text);
             }
             Some(last) if role == "assistant" && is_begun(last) => last.content = text.into(),
             _ => self.messages.push(Message::new(role, text)),
@@ -58,6 +58,14 @@ impl Turns {
     /// The messages.
     pub(crate) fn messages(self) -> Vec<Message> {
         self.messages
+    }
+}
+
+/// Appends a paragraph to a content, in place: a client may send thousands.
+pub(crate) fn append(content: &mut Content, more: &str) {
+    match content {
+        Content::Text(text) => text.extend(["\n\n", more]),
+        other => *other = format!("{}\n\n{more}", other.to_text()).into(),
     }
 }
 

@@ -6,6 +6,7 @@ use ottava::text::Message;
 use serde_json::Value;
 
 use crate::ids::sha256;
+use crate::request::message_builder::append;
 
 /// Length of call ids, letters and digits, in Mistral's templates.
 const ID_CHARACTERS: usize = 9;
@@ -57,7 +58,7 @@ pub(crate) fn join(messages: &mut Vec<Message>) -> bool {
     for message in mem::take(messages) {
         match joined.last_mut() {
             Some(last) if message.role == "user" && ["user", "tool"].contains(&last.role.as_str()) => {
-                last.content = format!("{}\n\n{}", last.content.to_text(), message.content.to_text()).into();
+                append(&mut last.content, &message.content.to_text());
             }
             _ => joined.push(message),
         }

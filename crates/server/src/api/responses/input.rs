@@ -1,5 +1,7 @@
 //! The input of `/v1/responses`: a text or items, and tools.
 
+use std::collections::HashSet;
+
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::Value;
 
@@ -68,7 +70,7 @@ fn callable(fields: &mut RequestFields) -> Result<Tools, ApiError> {
 }
 
 /// `tool_choice` in this API's form, and the names of the allowed tools if not all are.
-fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+fn choice(fields: &mut RequestFields) -> Result<(ToolChoice, Option<HashSet<String>>), ApiError> {
     let value = match fields.take(&RESPONSES_TOOL_CHOICE)? {
         None => return Ok((ToolChoice::Auto, None)),
         Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
