@@ -278,6 +278,11 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
     ApiError { code, param, retry_after, ..error }
 }
 
+/// The error of a full queue.
+pub(crate) fn overloaded(message: &str) -> ApiError {
+    of_engine(ErrorKind::Overloaded, None, message)
+}
+
 /// The error of an answer that the server's end cuts short.
 pub(crate) fn stopping() -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")

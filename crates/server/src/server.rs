@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ottava::Engine;
+use tokio::runtime::Handle;
 
 use crate::http::files;
-use crate::http::listen::{Listener, on_threads};
+use crate::http::listen::Listener;
+use crate::http::threads::on_threads;
 use crate::state::{App, SCORES};
 use crate::{Config, ServeError, api};
 
-/// Threads held for the server's life: standard input's reader and the reader of cache events.
-const HELD: usize = 2;
+/// Thread held for the server's life: the reader of cache events.
+const HELD: usize = 1;
 
 /// A bound server that does not answer yet.
 #[derive(Debug)]
@@ -52,19 +54,26 @@ impl Server {
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         // A quarter of the cores for templates and tokenising; the model uses the others.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
-        on_threads(workers, workers + SCORES + HELD, self.serve(stop, workers))
+        on_threads(workers, workers + SCORES + HELD, |threads| self.serve(stop, workers, threads))
     }
 
-    async fn serve(self, stop: impl Future<Output = ()>, workers: usize) -> Result<(), ServeError> {
+    async fn serve(
+        self,
+        stop: impl Future<Output = ()>,
+        workers: usize,
+        threads: Handle,
+    ) -> Result<(), ServeError> {
         #[cfg(feature = "kv-events")]
         if let Some(endpoint) = &self.config.kv_events {
             let none = || ServeError::Events(endpoint.clone(), "the engine keeps none".into());
             let events = self.engine.cache_events().ok_or_else(none)?;
-            tokio::spawn(crate::kv_events::publish(crate::kv_events::bind(endpoint).await?, events));
+            threads.spawn(crate::kv_events::publish(crate::kv_events::bind(endpoint).await?, events));
         }
         let engine = self.engine;
         self.listener
-            .serve(self.config, stop, |guard| api::routes(&Arc::new(App::new(engine, guard, workers))))
+            .serve(self.config, stop, |guard| {
+                api::routes(&Arc::new(App::new(engine, guard, workers, threads)))
+            })
             .await
     }
 }

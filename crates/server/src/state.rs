@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ottava::Engine;
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, shown};
@@ -25,6 +26,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     /// Unix time of the start, the model's `created`.
     pub(crate) started: u64,
+    /// The threads of requests.
+    pub(crate) threads: Handle,
     names: Vec<String>,
     /// Demands of the chat template.
     pub(crate) demands: Arc<TemplateDemands>,
@@ -46,7 +49,7 @@ impl Drop for Gone {
 }
 
 impl App {
-    pub(crate) fn new(engine: Engine, guard: Arc<Guard>, workers: usize) -> App {
+    pub(crate) fn new(engine: Engine, guard: Arc<Guard>, workers: usize, threads: Handle) -> App {
         let mut names = guard.config.names.clone();
         if names.is_empty() {
             names.push(model_id(&engine));
@@ -55,7 +58,7 @@ impl App {
         let started = now();
         let metrics = Metrics::new(&names[0]);
         let (fingerprint, demands) = (fingerprint(&engine), Arc::default());
-        App { engine, guard, metrics, started, names, demands, fingerprint, workers, scores }
+        App { engine, guard, metrics, started, threads, names, demands, fingerprint, workers, scores }
     }
 
     /// Names of the model; the first is the one in answers.
@@ -138,7 +141,7 @@ impl App {
             let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
             ApiError::new(status, "server_error", "the request's text could not be worked on")
         };
-        tokio::task::spawn_blocking(move || work(&app.engine)).await.map_err(failed)?
+        self.threads.spawn_blocking(move || work(&app.engine)).await.map_err(failed)?
     }
 }
 

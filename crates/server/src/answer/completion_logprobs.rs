@@ -4,39 +4,28 @@ use ottava::TokenId;
 use ottava::text::Vocab;
 use serde_json::{Map, Value, json};
 
-/// Names of the fields of [`Lists`].
+/// Names of the lists.
 pub(crate) const NAMES: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offset"];
 /// Search window, in bytes, for the next token after text that no token spells.
 const NEAR: usize = 64;
 
-/// The lists.
-#[derive(Debug, Default)]
-pub(crate) struct Lists {
-    tokens: Vec<Value>,
-    token_logprobs: Vec<Value>,
-    top_logprobs: Vec<Value>,
-    text_offset: Vec<Value>,
+/// A token's log-probability, and those of its alternatives.
+type Found<'f> = Option<(f64, &'f [(TokenId, f64)])>;
+
+/// The lists of one token.
+pub(crate) fn lists(vocab: &Vocab, token: (TokenId, usize), found: Found<'_>) -> Value {
+    let list = |name: &&str| ((*name).to_owned(), json!([listed(name, vocab, token, found)]));
+    Value::Object(NAMES.iter().map(list).collect())
 }
 
-impl Lists {
-    /// Adds a token by its offset in characters, with its log-probability and its alternatives.
-    pub(crate) fn push(
-        &mut self,
-        vocab: &Vocab,
-        (id, offset): (TokenId, usize),
-        found: Option<(f64, &[(TokenId, f64)])>,
-    ) {
-        self.tokens.push(spelled(vocab, id).into());
-        self.text_offset.push(offset.into());
-        self.token_logprobs.push(found.map_or(Value::Null, |(chosen, _)| json!(chosen)));
-        self.top_logprobs.push(found.map_or(Value::Null, |(chosen, top)| best(vocab, (id, chosen), top)));
-    }
-
-    pub(crate) fn value(self) -> Value {
-        json!({
-            "tokens": self.tokens, "token_logprobs": self.token_logprobs,
-            "top_logprobs": self.top_logprobs, "text_offset": self.text_offset,
-        })
+/// A token's element of the list `name`; the token comes with its offset in characters.
+pub(crate) fn listed(name: &str, vocab: &Vocab, (id, offset): (TokenId, usize), found: Found<'_>) -> Value {
+    match (name, found) {
+        ("tokens", _) => spelled(vocab, id).into(),
+        ("text_offset", _) => offset.into(),
+        ("token_logprobs", Some((chosen, _))) => json!(chosen),
+        ("top_logprobs", Some((chosen, top))) => best(vocab, (id, chosen), top),
+        _ => Value::Null,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Answers: submits prompts to the engine and turns events into pieces. Nothing else in this crate submits.
 
+pub(crate) mod choices;
 pub(crate) mod completion_logprobs;
 pub(crate) mod custom_input;
+pub(crate) mod json;
 pub(crate) mod openai_chunks;
 pub(crate) mod output_items;
 pub(crate) mod stream;

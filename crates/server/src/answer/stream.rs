@@ -10,8 +10,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::answer::json::{self, Json, Pieces, Slice, is_large};
 use crate::answer::{Answers, Output};
-use crate::error::{ApiError, json_body, stopping};
+use crate::error::{ApiError, stopping};
 use crate::http::auth::Phase;
 use crate::state::App;
 
@@ -34,13 +35,32 @@ pub(crate) struct Wire {
     pub(crate) last: &'static str,
 }
 
+impl Wire {
+    /// A chunk as an event.
+    fn event(self, chunk: &Value) -> String {
+        match chunk["type"].as_str().filter(|_| self.named) {
+            Some(name) => format!("event: {name}\ndata: {chunk}\n\n"),
+            None => format!("data: {chunk}\n\n"),
+        }
+    }
+}
+
 /// Wire format of an API's answers.
 pub(crate) trait ResponseFormat: Send + 'static {
     /// Default: chat and completions.
     const WIRE: Wire = Wire { named: false, quiet: ": keep-alive\n\n", last: "data: [DONE]\n\n" };
 
+    /// Whether the chunks before and after the outputs are large, so that worker threads have to make them.
+    fn is_large(&self) -> bool {
+        false
+    }
+
     /// Chunks before the first output.
     fn begin(&mut self) -> Vec<Value>;
+    /// Further events before the first output, if there are any.
+    fn opening(&self) -> Option<Pieces> {
+        None
+    }
     /// The chunks of a piece.
     fn chunks(&mut self, output: Output) -> Vec<Value>;
     /// Chunks after the last output.
@@ -49,6 +69,10 @@ pub(crate) trait ResponseFormat: Send + 'static {
     fn empty(&self) -> Value;
     /// Folds a chunk into a whole answer.
     fn fold(&self, whole: &mut Value, chunk: Value);
+    /// The text of a whole answer.
+    fn whole(&self, folded: Value) -> Json {
+        Json::Value(folded)
+    }
     /// Chunks at the end of a failed stream.
     fn failed(&mut self, error: &ApiError) -> Vec<Value> {
         vec![error.to_json()]
@@ -68,16 +92,14 @@ pub(crate) async fn respond(
 async fn whole(
     app: &Arc<App>,
     mut answers: Answers,
-    mut format: impl ResponseFormat,
+    format: impl ResponseFormat,
 ) -> Result<Response, ApiError> {
     let mut phase = app.guard.phase.clone();
-    let mut folded = format.empty();
-    // Chunk by chunk: all chunks take many times the memory of the text.
-    let fold = |format: &_, folded: &mut _, chunks: Vec<Value>| {
-        chunks.into_iter().for_each(|chunk| ResponseFormat::fold(format, folded, chunk));
-    };
-    let first = format.begin();
-    fold(&format, &mut folded, first);
+    let (mut format, mut folded) = made(app, format, |format| {
+        let (empty, first) = (format.empty(), format.begin());
+        fold(format, empty, first)
+    })
+    .await?;
     loop {
         let output = tokio::select! {
             output = answers.next() => output,
@@ -85,11 +107,37 @@ async fn whole(
         };
         let Some(output) = output else { break };
         let chunks = format.chunks(output?);
-        fold(&format, &mut folded, chunks);
+        folded = fold(&format, folded, chunks);
     }
-    let last = format.end();
-    fold(&format, &mut folded, last);
-    Ok(json_body(&folded).into_response())
+    let (_, text) = made(app, format, |format| {
+        let last = format.end();
+        format.whole(fold(format, folded, last))
+    })
+    .await?;
+    json::answer(app, text).await
+}
+
+/// Folds chunks one by one: all chunks of an answer take many times the memory of its text.
+fn fold(format: &impl ResponseFormat, mut folded: Value, chunks: Vec<Value>) -> Value {
+    chunks.into_iter().for_each(|chunk| format.fold(&mut folded, chunk));
+    folded
+}
+
+/// Makes something of a format's first or last chunks, on a worker thread if they are large.
+async fn made<D: ResponseFormat, T: Send + 'static>(
+    app: &Arc<App>,
+    mut format: D,
+    make: impl FnOnce(&mut D) -> T + Send + 'static,
+) -> Result<(D, T), ApiError> {
+    if !format.is_large() {
+        let made = make(&mut format);
+        return Ok((format, made));
+    }
+    app.work(move |_| {
+        let made = make(&mut format);
+        Ok((format, made))
+    })
+    .await
 }
 
 /// Streams an answer. The headers are sent before the prompt is processed.
@@ -120,14 +168,17 @@ struct Writer {
 struct Gone;
 
 impl Writer {
-    async fn run(self, mut answers: Answers, mut format: impl ResponseFormat) {
+    async fn run(self, answers: Answers, format: impl ResponseFormat) {
         // The reader is gone: there is no recipient for an error.
-        let _ = self.write(&mut answers, &mut format).await;
+        let _ = self.write(answers, format).await;
     }
 
-    async fn write(&self, answers: &mut Answers, format: &mut impl ResponseFormat) -> Result<(), Gone> {
+    async fn write<D: ResponseFormat>(&self, mut answers: Answers, format: D) -> Result<(), Gone> {
         let mut phase = self.app.guard.phase.clone();
-        self.events(format.begin()).await?;
+        let mut format = self.events(format, D::begin).await?;
+        if let Some(events) = format.opening() {
+            self.pieces(events).await?;
+        }
         let mut quiet = Instant::now() + self.app.guard.config.keep_alive;
         let mut unmarked = self.app.guard.config.marks_answers;
         loop {
@@ -145,23 +196,53 @@ impl Writer {
                 self.send(mark(output.as_ref()).into()).await?;
             }
             match output {
-                Some(Ok(output)) => self.events(format.chunks(output)).await?,
-                Some(Err(error)) => return self.events(format.failed(&error)).await,
+                Some(Ok(output)) => {
+                    for chunk in format.chunks(output) {
+                        self.chunk(chunk).await?;
+                    }
+                }
+                Some(Err(error)) => {
+                    self.events(format, move |format| format.failed(&error)).await?;
+                    return Ok(());
+                }
                 None => break,
             }
             quiet = Instant::now() + self.app.guard.config.keep_alive;
         }
-        self.events(format.end()).await?;
+        self.events(format, D::end).await?;
         self.send(self.wire.last.into()).await
     }
 
-    async fn events(&self, chunks: Vec<Value>) -> Result<(), Gone> {
+    /// Sends the first or last chunks of a format.
+    async fn events<D: ResponseFormat>(
+        &self,
+        format: D,
+        chunks: impl FnOnce(&mut D) -> Vec<Value> + Send + 'static,
+    ) -> Result<D, Gone> {
+        let (format, chunks) = made(&self.app, format, chunks).await.map_err(|_| Gone)?;
         for chunk in chunks {
-            let event = match chunk["type"].as_str().filter(|_| self.wire.named) {
-                Some(name) => format!("event: {name}\ndata: {chunk}\n\n"),
-                None => format!("data: {chunk}\n\n"),
-            };
-            self.send(event.into()).await?;
+            self.chunk(chunk).await?;
+        }
+        Ok(format)
+    }
+
+    async fn chunk(&self, chunk: Value) -> Result<(), Gone> {
+        let wire = self.wire;
+        let event = if is_large(&chunk) {
+            self.app.work(move |_| Ok(wire.event(&chunk))).await.map_err(|_| Gone)?
+        } else {
+            wire.event(&chunk)
+        };
+        self.send(event.into()).await
+    }
+
+    /// Sends events in pieces, each slice after the one before it is taken.
+    async fn pieces(&self, events: Pieces) -> Result<(), Gone> {
+        let mut rest = Some(events);
+        while let Some(pieces) = rest {
+            let slice = Slice::written(&self.app, pieces).await.map_err(|_| Gone)?;
+            self.send(slice.bytes).await?;
+            rest = slice.rest;
         }
         Ok(())
     }

@@ -11,7 +11,9 @@ use ottava::engine::Logprobs;
 use ottava::text::Vocab;
 use serde_json::{Value, json};
 
+use crate::answer::choices::{self, extend_text};
 use crate::answer::custom_input::CustomInput;
+use crate::answer::json::Json;
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, numbers, stop_reason, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece};
@@ -52,12 +54,13 @@ impl ApiRequest for ChatRequest {
 /// Answers a conversation.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<ChatRequest>,
+    Typed(request, ignored, room): Typed<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let ChatRequest { conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     let forms = conversation.forms();
     let (answers, _) = begin(&app, conversation, &mut params).await?;
+    drop(room);
     let chunks = Chunks::new(&app, &params, forms, answers.prompt_ids(0));
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
@@ -72,6 +75,7 @@ pub(crate) async fn begin(
     let demands = Arc::clone(&app.demands);
     let prompt = app.work(move |engine| conversation.prompt(engine, &demands, says.as_ref())).await?;
     let tokens = prompt.ids.len();
+    params.bound(app.engine.info().context_max, 1, 0)?;
     Ok((Answers::begin(app, vec![prompt], params).map_err(of_messages)?, tokens))
 }
 
@@ -98,6 +102,7 @@ struct Chunks {
     begun: Vec<bool>,
     /// The prompt's token ids; `None` if token ids are not requested.
     prompt_ids: Option<Value>,
+    with_logprobs: bool,
 }
 
 impl Chunks {
@@ -107,7 +112,8 @@ impl Chunks {
         let begun = vec![false; frame.choices()];
         let prompt_ids = params.token_ids.then(|| numbers(prompt));
         let vocab = Arc::clone(app.engine.vocab());
-        Chunks { frame, vocab, forms, inputs: HashMap::new(), begun, prompt_ids }
+        let with_logprobs = params.logprobs.is_some();
+        Chunks { frame, vocab, forms, inputs: HashMap::new(), begun, prompt_ids, with_logprobs }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
@@ -236,6 +242,13 @@ impl ResponseFormat for Chunks {
         whole
     }
 
+    fn whole(&self, folded: Value) -> Json {
+        match self.with_logprobs {
+            true => Json::Pieces(choices::pieces(folded, |_| None)),
+            false => Json::Value(folded),
+        }
+    }
+
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             fold_delta(&mut choice["message"], &part["delta"]);
@@ -243,7 +256,7 @@ impl ResponseFormat for Chunks {
             if part["finish_reason"] == "tool_calls" && choice["message"]["content"] == "" {
                 choice["message"]["content"] = Value::Null;
             }
-            extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+            extend_text(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
             extend(choice, "token_ids", &part["token_ids"]);
         });
     }

@@ -10,7 +10,9 @@ use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::answer::completion_logprobs::{Lists, NAMES, Place, Walk};
+use crate::answer::choices::{self, Echo, Scored, extend_text};
+use crate::answer::completion_logprobs::{NAMES, Place, lists};
+use crate::answer::json::{Json, Pieces};
 use crate::answer::openai_chunks::{Frame, append, extend, fold_chunk, numbers, stop_reason, timings};
 use crate::answer::stream::{ResponseFormat, respond};
 use crate::answer::{Answers, End, Output, Piece, text_of, too_late};
@@ -72,12 +74,15 @@ impl ApiRequest for CompletionRequest {
 /// Continues prompts.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<CompletionRequest>,
+    Typed(request, ignored, room): Typed<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompts, echo, mut params } = request;
     let ignored = ignored.counted(&app);
     params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
+    drop(room);
+    let echoed = if echo { prompts.iter().map(|prompt| prompt.ids.len()).sum() } else { 0 };
+    params.bound(app.engine.info().context_max, prompts.len(), echoed)?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, &prompts);
     let answers = match params.max_tokens {
@@ -127,13 +132,6 @@ fn prompts(fields: &mut RequestFields) -> Result<Vec<Given>, ApiError> {
     Ok(prompts)
 }
 
-/// Prompt text and log-probabilities at the beginning of an echoed answer.
-#[derive(Clone, Debug, Default)]
-struct Echo {
-    text: String,
-    logprobs: Option<Value>,
-}
-
 /// A prompt's token ids, and its text in bytes: as sent, or decoded from token ids.
 #[derive(Clone, Debug)]
 struct Read {
@@ -168,13 +166,14 @@ fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
 }
 
 /// The echoes of prompts, with log-probabilities if requested.
-async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
+async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Arc<Echo>>, ApiError> {
     let mut options = ScoreOptions::default();
     (options.top, options.cache_salt) = (params.logprobs.unwrap_or_default(), params.salt());
     let (prompts, with_logprobs) = (prompts.to_vec(), params.logprobs.is_some());
     let echo = move |engine: &Engine, prompt: &Read, options: &ScoreOptions| {
-        let logprobs = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
-        Ok(Echo { text: String::from_utf8_lossy(&prompt.text).into_owned(), logprobs })
+        let scored = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
+        let text = String::from_utf8_lossy(&prompt.text).into();
+        Ok(Arc::new(Echo { text, scored: scored.map(Arc::new) }))
     };
     let echoed = app.wait(move |engine, gone| {
         options.cancelled = Some(Arc::clone(gone));
@@ -186,25 +185,13 @@ async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec
     }
 }
 
-/// The log-probabilities of a prompt's tokens; the first has none.
-fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Value, ApiError> {
+/// A prompt's tokens with their log-probabilities; the first has none.
+fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Scored, ApiError> {
     let scores = match ids.len() {
         0 | 1 => Scores::default(),
         _ => engine.score_with(ids, options.clone())?,
     };
-    let (mut lists, mut walk) = (Lists::default(), Walk::new(text));
-    for (at, &id) in ids.iter().enumerate() {
-        let found = at.checked_sub(1).map(|at| {
-            let chosen = -scores.nll.get(at).copied().unwrap_or(f64::INFINITY);
-            let best = scores.top.get(at).into_iter().flatten();
-            let log_sum = scores.log_sums.get(at).copied().unwrap_or_default();
-            let top: Vec<_> = best.map(|&(id, logit)| (id, f64::from(logit) - log_sum)).collect();
-            (chosen, top)
-        });
-        let place = (id, walk.pass(engine.vocab(), id));
-        lists.push(engine.vocab(), place, found.as_ref().map(|(chosen, top)| (*chosen, top.as_slice())));
-    }
-    Ok(lists.value())
+    Ok(Scored::new(engine.vocab(), text, ids, scores))
 }
 
 /// The chunks of completions.
@@ -214,9 +201,10 @@ struct Chunks {
     /// Choices of each prompt.
     n: usize,
     /// By prompt; empty without `echo`.
-    echoes: Vec<Echo>,
+    echoes: Arc<[Arc<Echo>]>,
     /// By choice: length of the text so far.
     places: Vec<Place>,
+    with_logprobs: bool,
     /// Whether token ids are requested.
     token_ids: bool,
     /// By choice: the prompt's token ids, until the first chunk has them.
@@ -224,18 +212,29 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: &[Read]) -> Chunks {
+    fn new(app: &App, params: &Params, echoes: Vec<Arc<Echo>>, prompts: &[Read]) -> Chunks {
         let id = format!("cmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "text_completion", app, params, prompts.len());
-        let (vocab, places) = (Arc::clone(app.engine.vocab()), vec![Place::default(); frame.choices()]);
+        let n = params.n.max(1);
+        let mut places = vec![Place::default(); frame.choices()];
+        for (places, echo) in places.chunks_mut(n).zip(&echoes) {
+            places.fill(Place::behind(echo.text.chars().count()));
+        }
         let listed = prompts.iter().filter(|_| params.token_ids);
-        let prompt_ids =
-            listed.flat_map(|prompt| std::iter::repeat_n(numbers(&prompt.ids), params.n)).collect();
-        Chunks { frame, vocab, n: params.n, echoes, places, token_ids: params.token_ids, prompt_ids }
+        let prompt_ids = listed.flat_map(|prompt| std::iter::repeat_n(numbers(&prompt.ids), n)).collect();
+        let (vocab, with_logprobs, token_ids) =
+            (Arc::clone(app.engine.vocab()), params.logprobs.is_some(), params.token_ids);
+        Chunks { frame, vocab, n, echoes: echoes.into(), places, with_logprobs, token_ids, prompt_ids }
+    }
+
+    /// The echo of each choice.
+    fn echo(&self) -> impl Fn(usize) -> Option<Arc<Echo>> + Clone + use<> {
+        let (echoes, n) = (Arc::clone(&self.echoes), self.n);
+        move |index| echoes.get(index / n).cloned()
     }
 
     fn chunk(&mut self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
-        let mut choice = json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish});
+        let mut choice = choice(index, text, logprobs, finish);
         if let Some(ids) = self.prompt_ids.get_mut(index).map(Value::take).filter(|ids| !ids.is_null()) {
             choice["prompt_token_ids"] = ids;
         }
@@ -265,25 +264,30 @@ impl Chunks {
     }
 
     fn listed(&self, token: (TokenId, usize), found: &Logprobs) -> Value {
-        let mut lists = Lists::default();
-        lists.push(&self.vocab, token, Some((found.chosen, &found.top)));
-        lists.value()
+        lists(&self.vocab, token, Some((found.chosen, &found.top)))
     }
+}
+
+/// A choice of a chunk.
+fn choice(index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
+    json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
 }
 
 impl ResponseFormat for Chunks {
     fn begin(&mut self) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
-            for index in prompt * self.n..(prompt + 1) * self.n {
-                if let Some(place) = self.places.get_mut(index) {
-                    *place = Place::behind(echo.text.chars().count());
-                }
-                let logprobs = echo.logprobs.clone().unwrap_or(Value::Null);
-                chunks.push(self.chunk(index, &echo.text, logprobs, Value::Null));
-            }
-        }
-        chunks
+        Vec::new()
+    }
+
+    /// A chunk with the echo of each choice.
+    fn opening(&self) -> Option<Pieces> {
+        let choices = if self.echoes.is_empty() { 0 } else { self.frame.choices() };
+        let chunks: Vec<_> =
+            (0..choices).map(|index| self.frame.chunk(choice(index, "", Value::Null, Value::Null))).collect();
+        let (echo, text) = (self.echo(), |text: &str| std::iter::once(text.to_owned()));
+        let events = chunks.into_iter().flat_map(move |chunk| {
+            text("data: ").chain(choices::pieces(chunk, echo.clone())).chain(text("\n\n"))
+        });
+        (choices > 0).then(|| Box::new(events) as Pieces)
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
@@ -316,11 +320,17 @@ impl ResponseFormat for Chunks {
     }
 
     fn empty(&self) -> Value {
-        let choice =
-            |index: usize| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null});
+        let choice = |index: usize| choice(index, "", Value::Null, Value::Null);
         let mut whole = self.frame.whole("text_completion");
         whole["choices"] = (0..self.frame.choices()).map(choice).collect();
         whole
+    }
+
+    fn whole(&self, folded: Value) -> Json {
+        match self.with_logprobs || !self.echoes.is_empty() {
+            true => Json::Pieces(choices::pieces(folded, self.echo())),
+            false => Json::Value(folded),
+        }
     }
 
     fn fold(&self, whole: &mut Value, chunk: Value) {
@@ -330,7 +340,7 @@ impl ResponseFormat for Chunks {
                 extend(choice, name, &part[name]);
             }
             for name in NAMES {
-                extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
+                extend_text(&mut choice["logprobs"], name, &part["logprobs"][name]);
             }
         });
     }

@@ -13,6 +13,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use crate::http::middleware::{count, gate};
+use crate::http::threads::pass_on;
 use crate::state::App;
 
 pub(crate) mod chat;
@@ -53,5 +54,6 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&app.guard), gate))
         .layer(from_fn_with_state(Arc::clone(app), count))
+        .layer(from_fn_with_state(app.threads.clone(), pass_on))
         .with_state(Arc::clone(app))
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use ottava::text::{AddBos, Special};
+use ottava::text::{AddBos, Special, Vocab};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
+use crate::answer::json::{self, Json, Pieces, Slice, elements, string};
 use crate::answer::openai_chunks::numbers;
 use crate::api::typed::{ApiRequest, Groups, Typed};
 use crate::error::{ApiError, json_body};
@@ -49,34 +50,64 @@ impl ApiRequest for TokenizeRequest {
     }
 }
 
+/// Most tokens with a text of each.
+const PIECES_MAX: usize = 1 << 20;
+
 /// Tokens of a text or of a conversation.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<TokenizeRequest>,
+    Typed(request, ..): Typed<TokenizeRequest>,
 ) -> Result<Response, ApiError> {
-    let TokenizeRequest { source, with_strings, with_pieces } = request;
     let demands = Arc::clone(&app.demands);
-    let answer = app.work(move |engine| {
-        let ids = ids(engine, &demands, &source)?;
-        let mut answer =
-            json!({"count": ids.len(), "max_model_len": engine.info().context_max, "tokens": numbers(&ids)});
-        if with_strings {
-            let bytes = |id: &TokenId| {
-                String::from_utf8_lossy(engine.vocab().bytes(*id).unwrap_or_default()).into_owned()
-            };
-            answer["token_strs"] = ids.iter().map(bytes).collect();
+    let slice = app.work(move |engine| {
+        let ids = ids(engine, &demands, &request.source)?;
+        for (name, found) in
+            [("return_token_strs", request.with_strings), ("with_pieces", request.with_pieces)]
+        {
+            if found && ids.len() > PIECES_MAX {
+                let message = format!("{name}: expected at most {PIECES_MAX} tokens, found {}", ids.len());
+                return Err(ApiError::invalid(name, message));
+            }
         }
-        if with_pieces {
-            answer["tokens"] = ids.iter().map(|id| piece(engine, *id)).collect();
-        }
-        Ok(answer)
+        Ok(Slice::of(tokenized(engine, ids.into(), &request)))
     });
-    Ok(json_body(&answer.await?).into_response())
+    Ok(slice.await?.into_response(&app))
+}
+
+/// The answer of `/tokenize`.
+fn tokenized(engine: &Engine, ids: Arc<[TokenId]>, request: &TokenizeRequest) -> Pieces {
+    let (count, most) = (ids.len(), engine.info().context_max);
+    let head = format!(r#"{{"count":{count},"max_model_len":{most},"tokens":["#);
+    let (all, with_pieces) = ((Arc::clone(engine.vocab()), ids), request.with_pieces);
+    let tokens = each(all.clone(), move |vocab, id| match with_pieces {
+        true => piece(vocab, id).to_string(),
+        false => id.0.to_string(),
+    });
+    let strings = request.with_strings.then(|| {
+        let strings = each(all, |vocab, id| {
+            Value::from(String::from_utf8_lossy(vocab.bytes(id).unwrap_or_default())).to_string()
+        });
+        text(r#"],"token_strs":["#).chain(strings)
+    });
+    Box::new(text(&head).chain(tokens).chain(strings.into_iter().flatten()).chain(text("]}")))
+}
+
+/// A piece of its own.
+fn text(piece: &str) -> std::iter::Once<String> {
+    std::iter::once(piece.to_owned())
+}
+
+/// Each token as an element of a list.
+fn each(
+    (vocab, ids): (Arc<Vocab>, Arc<[TokenId]>),
+    write: impl Fn(&Vocab, TokenId) -> String,
+) -> impl Iterator<Item = String> {
+    elements((0..ids.len()).map(move |at| ids.get(at).map(|id| write(&vocab, *id)).unwrap_or_default()))
 }
 
 /// A token in llama.cpp's form: id, and text or, for invalid UTF-8, bytes.
-fn piece(engine: &Engine, id: TokenId) -> Value {
-    let bytes = engine.vocab().bytes(id).unwrap_or_default();
+fn piece(vocab: &Vocab, id: TokenId) -> Value {
+    let bytes = vocab.bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({"id": id.0, "piece": text}),
         Err(_) => json!({"id": id.0, "piece": bytes}),
@@ -127,17 +158,31 @@ fn no_ids() -> ApiError {
     ApiError::invalid("tokens", "tokens: expected a list of token ids")
 }
 
+/// Most bytes of a text for token ids.
+const TEXT_MAX: usize = 16 << 20;
+
 /// The text of tokens, control tokens included.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<DetokenizeRequest>,
+    Typed(request, ..): Typed<DetokenizeRequest>,
 ) -> Result<Response, ApiError> {
-    let vocab = app.engine.vocab().len();
-    if request.ids.iter().any(|id| id.0 as usize >= vocab) {
-        return Err(no_ids());
-    }
-    let text = app.engine.tokenizer().decode_with_control(&request.ids);
-    Ok(json_body(&json!({"content": text, "prompt": text})).into_response())
+    let slice = app.work(move |engine| {
+        let vocab = engine.vocab();
+        let lengths = request.ids.iter().map(|id| vocab.bytes(*id).map(<[u8]>::len));
+        let bytes: usize = lengths.sum::<Option<usize>>().ok_or_else(no_ids)?;
+        if bytes > TEXT_MAX {
+            let message = format!("tokens: expected at most {TEXT_MAX} bytes of text, found {bytes}");
+            return Err(ApiError::invalid("tokens", message));
+        }
+        let found: Arc<str> = engine.tokenizer().decode_with_control(&request.ids).into();
+        let pieces = text(r#"{"content":"#)
+            .chain(string(Arc::clone(&found), ""))
+            .chain(text(r#","prompt":"#))
+            .chain(string(found, ""))
+            .chain(text("}"));
+        Ok(Slice::of(Box::new(pieces)))
+    });
+    Ok(slice.await?.into_response(&app))
 }
 
 /// The tokens of a conversation's prompt.
@@ -163,7 +208,7 @@ impl ApiRequest for CountRequest {
 /// The number of tokens of a chat's prompt.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<CountRequest>,
+    Typed(request, ..): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
     let count = ids_of(&app, request.conversation).await?.len();
     Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
@@ -191,13 +236,13 @@ impl ApiRequest for RenderRequest {
 /// A chat's prompt as tokens. vllm-router requests it before it chooses a worker.
 pub(crate) async fn render(
     State(app): State<Arc<App>>,
-    Typed(request, _): Typed<RenderRequest>,
+    Typed(request, ..): Typed<RenderRequest>,
 ) -> Result<Response, ApiError> {
     let RenderRequest { conversation, stream, cache_salt, priority } = request;
     let ids = ids_of(&app, conversation).await?;
-    Ok(json_body(&json!({
+    let answer = json!({
         "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": numbers(&ids), "sampling_params": {},
         "model": app.name(), "stream": stream, "cache_salt": cache_salt, "priority": priority, "features": null,
-    }))
-    .into_response())
+    });
+    json::answer(&app, Json::Value(answer)).await
 }

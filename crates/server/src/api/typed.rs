@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use axum::response::Response;
 
 use crate::error::ApiError;
+use crate::http::intake::{Room, SMALL};
 use crate::http::middleware::Client;
 use crate::request::fields::{Group, RequestFields, Row};
 use crate::request::table::{EVERY_REQUEST, MODEL};
@@ -17,7 +18,7 @@ use crate::state::App;
 pub(crate) type Groups = &'static [&'static [&'static Group]];
 
 /// A request of a route.
-pub(crate) trait ApiRequest: Sized + Send {
+pub(crate) trait ApiRequest: Sized + Send + 'static {
     /// Groups of the fields that [`ApiRequest::read`] takes. Of two rows with one name the first counts.
     const GROUPS: Groups;
     /// Names of the required fields.
@@ -42,8 +43,9 @@ pub(crate) trait ApiRequest: Sized + Send {
     }
 }
 
-/// A request with the names of its unknown fields and skipped parts.
-pub(crate) struct Typed<T>(pub T, pub Ignored);
+/// A request with the names of its unknown fields and skipped parts, and the room of its body. A handler drops the
+/// room once the prompt's tokens exist.
+pub(crate) struct Typed<T>(pub T, pub Ignored, pub Room);
 
 impl<T: ApiRequest> FromRequest<Arc<App>> for Typed<T> {
     type Rejection = ApiError;
@@ -51,12 +53,22 @@ impl<T: ApiRequest> FromRequest<Arc<App>> for Typed<T> {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Typed<T>, ApiError> {
         let (mut parts, body) = request.into_parts();
         let Ok(client) = Client::from_request_parts(&mut parts, app).await;
-        let body = Bytes::from_request(Request::from_parts(parts, body), app).await;
+        let room = parts.extensions.remove().unwrap_or_default();
         // The middleware has read the body within its limits.
-        let mut fields = RequestFields::parse(&body.unwrap_or_default())?;
-        app.check_model(fields.take(&MODEL)?)?;
-        let request = T::read(&mut fields, client.key())?;
-        Ok(Typed(request, Ignored(fields.unknown())))
+        let body = Bytes::from_request(Request::from_parts(parts, body), app).await.unwrap_or_default();
+        let length = body.len();
+        let read = |app: &App, client: &Client| {
+            let mut fields = RequestFields::parse(&body)?;
+            drop(body);
+            app.check_model(fields.take(&MODEL)?)?;
+            let request = T::read(&mut fields, client.key())?;
+            Ok(Typed(request, Ignored(fields.unknown()), room))
+        };
+        if length <= SMALL {
+            return read(app, &client);
+        }
+        let shared = Arc::clone(app);
+        app.work(move |_| read(&shared, &client)).await
     }
 }
 

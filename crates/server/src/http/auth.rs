@@ -4,6 +4,7 @@ use subtle::{Choice, ConstantTimeEq};
 use tokio::sync::watch;
 
 use crate::Config;
+use crate::http::intake::Intake;
 use crate::ids::sha256;
 
 /// Phase of the server's life.
@@ -17,11 +18,12 @@ pub(crate) enum Phase {
     Ending,
 }
 
-/// Configuration, keys and phase, as the middleware reads them.
+/// Configuration, keys, phase and room for bodies, as the middleware reads them.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) config: Config,
     pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) intake: Intake,
     /// SHA-256 of each key.
     keys: Vec<[u8; 32]>,
 }
@@ -29,7 +31,7 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn new(config: Config, phase: watch::Receiver<Phase>) -> Guard {
         let keys = config.keys.iter().map(|key| sha256(&[key.trim().as_bytes()])).collect();
-        Guard { config, phase, keys }
+        Guard { intake: Intake::new(config.body_max), config, phase, keys }
     }
 
     /// The reason why requests are refused, if they are.

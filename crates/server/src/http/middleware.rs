@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use crate::error::{ApiError, stopping};
 use crate::http::auth::{Guard, Phase};
 use crate::http::path::OPEN;
-use crate::http::{cors, encoding, host, limits};
+use crate::http::{cors, encoding, host, limits, unread};
 use crate::ids::random_hex;
 use crate::state::App;
 
@@ -49,7 +49,14 @@ pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next
     let id = request_id(request.headers());
     let anthropic = request.uri().path().starts_with(ANTHROPIC);
     let site = cors::site(&guard.config.allowed_origins, request.headers()).ok().flatten().cloned();
-    let mut response = answered(&guard, request, next).await.unwrap_or_else(ApiError::into_response);
+    let (parts, mut body) = request.into_parts();
+    // A client that waits for `100 Continue` has sent nothing.
+    let waits = parts.headers.contains_key(header::EXPECT);
+    let answered = answered(&guard, parts, &mut body, next).await;
+    if !waits {
+        unread::discard(&guard.config, body);
+    }
+    let mut response = answered.unwrap_or_else(ApiError::into_response);
     let error = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = error.filter(|_| anthropic) {
         let body = error.to_anthropic().to_string();
@@ -75,34 +82,44 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Response, ApiError> {
+async fn answered(
+    guard: &Guard,
+    mut parts: Parts,
+    body: &mut Body,
+    next: Next,
+) -> Result<Response, ApiError> {
     let config = &guard.config;
-    host::check(config.host, &config.allowed_hosts, request.headers(), request.uri())?;
-    let site = cors::site(&config.allowed_origins, request.headers())?;
-    match cors::preflight(request.method(), request.headers()).filter(|_| site.is_some()) {
-        Some(answer) => Ok(answer),
-        None => Ok(next.run(admitted(guard, request).await?).await),
+    host::check(config.host, &config.allowed_hosts, &parts.headers, &parts.uri)?;
+    let site = cors::site(&config.allowed_origins, &parts.headers)?;
+    if let Some(answer) = cors::preflight(&parts.method, &parts.headers).filter(|_| site.is_some()) {
+        return Ok(answer);
     }
+    let is_open = admit(guard, &mut parts)?;
+    // Other methods have no use for a body, and an open route takes nothing from strangers.
+    if parts.method != Method::POST || is_open {
+        return Ok(next.run(Request::from_parts(parts, Body::empty())).await);
+    }
+    let (bytes, room) = limits::read_body(guard, &parts.headers, body).await?;
+    parts.extensions.insert(room);
+    Ok(next.run(Request::from_parts(parts, bytes.into())).await)
 }
 
-async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
-    let path = request.uri().path();
-    let reads = [Method::GET, Method::HEAD].contains(request.method());
-    let open = OPEN.contains(&path) || (path == PAGE && reads);
-    let key = key(request.headers());
-    if guard.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| guard.knows(key)) {
+/// Checks the key, and the phase for requests with an answer of the model. Returns whether the route is open.
+fn admit(guard: &Guard, parts: &mut Parts) -> Result<bool, ApiError> {
+    let path = parts.uri.path();
+    let reads = [Method::GET, Method::HEAD].contains(&parts.method);
+    let is_open = OPEN.contains(&path) || (path == PAGE && reads);
+    let key = key(&parts.headers);
+    if guard.asks_for_keys() && !is_open && !key.as_deref().is_some_and(|key| guard.knows(key)) {
         return Err(unknown_key(key.is_some()));
     }
-    if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
+    if parts.method == Method::POST && *guard.phase.borrow() != Phase::Serving {
         return Err(stopping());
     }
-    encoding::check(request.headers())?;
+    encoding::check(&parts.headers)?;
     // Without configured keys all clients share the cache, whatever key they send.
-    let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
-    let (mut parts, body) = request.into_parts();
-    parts.extensions.insert(client);
-    let body = limits::read_body(&guard.config, &parts.headers, body).await?;
-    Ok(Request::from_parts(parts, body))
+    parts.extensions.insert(Client { key: key.filter(|_| guard.asks_for_keys()) });
+    Ok(is_open)
 }
 
 /// The client's request id if it is plain, or else a random one.

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::request::json::{self, JsonError};
+use crate::request::json::{self, JsonError, MIB_MAX};
 use crate::request::json_fields::Fields;
 use crate::request::kinds::{Kind, List, Object};
 use crate::request::skipped::Skipped;
@@ -104,7 +104,9 @@ impl RequestFields {
                 Err(refused(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")))
             }
             Err(JsonError::Large) => {
-                Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "the body has too many values".into()))
+                let message =
+                    format!("the body: expected values of at most {MIB_MAX} MiB in memory, found more");
+                Err(refused(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
         }
     }

@@ -18,6 +18,9 @@ const FIELD: usize = size_of::<(usize, String)>() + VALUE;
 /// Bytes of an object: it allocates its first fields at once, with an index.
 const OBJECT: usize = 4 * FIELD + 64;
 
+/// The limit in an error's text.
+pub(crate) const MIB_MAX: usize = BYTES_MAX >> 20;
+
 /// Errors of parsing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {

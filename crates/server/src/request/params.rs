@@ -51,7 +51,7 @@ pub(crate) struct Params {
     repetition_penalty: Option<f32>,
     /// Number of last tokens that penalties count; `None` is all.
     penalty_last_n: Option<usize>,
-    logit_bias: Vec<(TokenId, f32)>,
+    pub(super) logit_bias: Vec<(TokenId, f32)>,
     seed: u64,
     pub(crate) stop: Vec<String>,
     stop_tokens: Vec<TokenId>,

@@ -72,11 +72,12 @@ impl ApiRequest for CountRequest {
 /// Answers a conversation.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<MessagesRequest>,
+    Typed(request, ignored, room): Typed<MessagesRequest>,
 ) -> Result<Response, ApiError> {
     let MessagesRequest { conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     let (answers, tokens) = begin(&app, conversation, &mut params).await.map_err(own)?;
+    drop(room);
     let blocks = output::Blocks::new(shell(&app, tokens));
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }
@@ -84,7 +85,7 @@ pub(crate) async fn create(
 /// Number of tokens of the prompt that an answer would begin with.
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<CountRequest>,
+    Typed(request, ignored, _): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
     let ignored = ignored.counted(&app);
     let count = ids_of(&app, request.conversation).await?.len();

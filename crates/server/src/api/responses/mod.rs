@@ -61,20 +61,21 @@ impl ApiRequest for CountRequest {
 /// Answers an input.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<ResponsesRequest>,
+    Typed(request, ignored, room): Typed<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
     let ResponsesRequest { mut shell, conversation, mut params } = request;
     let ignored = ignored.counted(&app);
     shell["model"] = app.name().into();
     let items = output::Items::new(shell, conversation.forms());
     let (answers, _) = begin(&app, conversation, &mut params).await.map_err(own)?;
+    drop(room);
     Ok(ignored.onto(respond(&app, params.stream, answers, items).await?))
 }
 
 /// Number of tokens of an input.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
-    Typed(request, ignored): Typed<CountRequest>,
+    Typed(request, ignored, _): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
     let ignored = ignored.counted(&app);
     let count = ids_of(&app, request.conversation).await.map_err(own)?.len();

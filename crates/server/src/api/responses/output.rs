@@ -4,6 +4,7 @@ use ottava::engine::Usage;
 use serde_json::{Value, json};
 
 use super::item::Item;
+use crate::answer::json::is_large;
 use crate::answer::output_items::{Section, Sections, Step};
 use crate::answer::stream::{ResponseFormat, Wire};
 use crate::answer::{Output, Piece};
@@ -16,6 +17,8 @@ pub(crate) struct Items {
     /// The response before its first item.
     shell: Value,
     forms: CallForms,
+    /// Whether the shell is large; it repeats the request's fields.
+    is_large: bool,
     sections: Sections,
     open: Option<Item>,
     /// Ended items.
@@ -28,6 +31,7 @@ pub(crate) struct Items {
 impl Items {
     pub(crate) fn new(shell: Value, forms: CallForms) -> Items {
         Items {
+            is_large: is_large(&shell),
             shell,
             forms,
             sections: Sections::default(),
@@ -138,6 +142,10 @@ impl Items {
 
 impl ResponseFormat for Items {
     const WIRE: Wire = Wire { named: true, quiet: ": keep-alive\n\n", last: "" };
+
+    fn is_large(&self) -> bool {
+        self.is_large
+    }
 
     fn begin(&mut self) -> Vec<Value> {
         ["response.created", "response.in_progress"]
