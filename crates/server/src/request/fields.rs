@@ -167,6 +167,11 @@ impl RequestFields {
         self.fields.get(field.name())
     }
 
+    /// Adds a name to those that were not taken: a field within another.
+    pub(crate) fn ignore(&mut self, name: String) {
+        self.fields.put(name);
+    }
+
     /// Names of the fields that were not taken.
     pub(crate) fn unknown(self) -> Vec<String> {
         self.fields.rest().into_iter().map(|(name, _)| name).collect()

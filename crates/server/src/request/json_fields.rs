@@ -47,6 +47,11 @@ impl Fields {
         self.map
     }
 
+    /// Adds a field without a value.
+    pub(crate) fn put(&mut self, name: String) {
+        self.map.insert(name, Value::Null);
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
