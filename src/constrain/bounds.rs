@@ -5,6 +5,8 @@ use std::io;
 
 use serde_json::Value;
 
+use super::regex;
+
 /// Maximum size in bytes of schemas and of the texts of a choice.
 const BYTES_MAX: usize = 1 << 19;
 /// Maximum size in bytes of regular expressions, and of a grammar without its schemas. Compile time can grow
@@ -21,9 +23,15 @@ pub(super) fn texts(bytes: usize) -> Result<(), String> {
     within(bytes, BYTES_MAX)
 }
 
-/// Rejects a regular expression that is too long.
-pub(super) fn pattern(bytes: usize) -> Result<(), String> {
-    within(bytes, PATTERN_BYTES_MAX)
+/// Rejects regular expressions that are too long or have too many nodes together.
+pub(super) fn patterns<'p>(patterns: impl IntoIterator<Item = &'p str>) -> Result<(), String> {
+    let (mut bytes, mut nodes) = (0, 0);
+    for pattern in patterns {
+        bytes += pattern.len();
+        within(bytes, PATTERN_BYTES_MAX)?;
+        nodes += regex::size(pattern);
+    }
+    regex::within_limit(nodes)
 }
 
 fn within(bytes: usize, most: usize) -> Result<(), String> {
@@ -33,13 +41,13 @@ fn within(bytes: usize, most: usize) -> Result<(), String> {
 /// Rejects a schema that is too long or too deep, or that has too long regular expressions. Returns its size
 /// as JSON text in bytes.
 pub(super) fn json(schema: &Value) -> Result<usize, String> {
-    let (mut open, mut patterns) = (vec![(schema, 1)], 0);
+    let (mut open, mut found) = (vec![(schema, 1)], Vec::new());
     while let Some((value, level)) = open.pop() {
         depth(level)?;
         match value {
             Value::Array(list) => open.extend(list.iter().map(|value| (value, level + 1))),
             Value::Object(map) => {
-                patterns += map.iter().map(|(key, value)| pattern_bytes(key, value)).sum::<usize>();
+                map.iter().for_each(|(key, value)| found.extend(patterns_of(key, value)));
                 open.extend(map.values().map(|value| (value, level + 1)));
             }
             _ => {}
@@ -47,16 +55,16 @@ pub(super) fn json(schema: &Value) -> Result<usize, String> {
     }
     let bytes = json_bytes(schema);
     texts(bytes)?;
-    pattern(patterns)?;
+    patterns(found)?;
     Ok(bytes)
 }
 
-/// Size in bytes of the regular expressions in a keyword.
-fn pattern_bytes(key: &str, value: &Value) -> usize {
+/// Regular expressions in a keyword.
+fn patterns_of<'v>(key: &str, value: &'v Value) -> Vec<&'v str> {
     match (key, value) {
-        ("pattern" | "whitespace_pattern", Value::String(pattern)) => pattern.len(),
-        ("patternProperties", Value::Object(map)) => map.keys().map(String::len).sum(),
-        _ => 0,
+        ("pattern" | "whitespace_pattern", Value::String(pattern)) => vec![pattern],
+        ("patternProperties", Value::Object(map)) => map.keys().map(String::as_str).collect(),
+        _ => Vec::new(),
     }
 }
 

@@ -46,14 +46,14 @@ impl ConstraintError {
 }
 
 pub(super) const TOO_COMPLEX: &str = "it is too complex";
+pub(super) const OVERLAP: &str = "the branches of a oneOf may overlap; write anyOf in its place";
 const NO_TOKEN: &str = "it names a token that the vocabulary has not";
 const NO_REFERENCE: &str = "a $ref is not found in the schema; only those that begin with # are followed";
 const NO_PATTERN: &str =
     "a pattern is no regular expression that is supported: look-around and back references are not";
-const WRONG_VALUE: &str = "a keyword has a value of the wrong type";
 
 /// Fragments of llguidance's messages and their explanations. `{}` is replaced by the text after the
-/// fragment.
+/// fragment, `{<}` by the word before it.
 const MEANINGS: &[(&str, &str)] = &[
     ("panic: ", "the parser cannot take it"),
     ("NoExtensionBias", "no answer satisfies it"),
@@ -61,6 +61,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("fuel exhausted", TOO_COMPLEX),
     ("too large", TOO_COMPLEX),
     ("too complex", TOO_COMPLEX),
+    ("precomputation failed", TOO_COMPLEX),
     ("too many", TOO_COMPLEX),
     ("level exceeded", TOO_COMPLEX),
     ("too deeply nested", "it is nested too deeply"),
@@ -71,7 +72,7 @@ const OF_A_SCHEMA: &[(&str, &str)] = &[
     ("Unknown format: ", "the format {} is not supported"),
     ("Unimplemented keys: ", "these keywords are not supported: {}"),
     ("Unsatisfiable schema", "no value satisfies the schema"),
-    ("oneOf constraints are not supported", "the branches of a oneOf may overlap; write anyOf in its place"),
+    ("oneOf constraints are not supported", OVERLAP),
     ("Only absolute $ref", NO_REFERENCE),
     ("Reference segment", NO_REFERENCE),
     ("Definition not found", NO_REFERENCE),
@@ -80,8 +81,14 @@ const OF_A_SCHEMA: &[(&str, &str)] = &[
     ("regex parse error", NO_PATTERN),
     ("lookarounds not supported", NO_PATTERN),
     ("Invalid type: ", "there is no type {}"),
-    ("must be ", WRONG_VALUE),
-    ("Expected ", WRONG_VALUE),
+    ("min/maxProperties only", "minProperties and maxProperties are not supported next to these properties"),
+    ("circular references", "a $ref that leads back to itself has keywords next to it"),
+    ("integer range", "minimum or maximum: the range is not supported"),
+    ("float range", "minimum, maximum or const: a number is out of range"),
+    ("'multipleOf'", "multipleOf: the number is not supported"),
+    ("if regex is empty", "pattern: it is too complex"),
+    (" must be ", "{<}: expected {}"),
+    ("Expected ", "expected {}"),
     ("", "it is no JSON schema of the supported kind"),
 ];
 
@@ -107,8 +114,9 @@ pub(super) fn explain(field: &'static str, said: &str) -> ConstraintError {
         _ => OF_A_GRAMMAR,
     };
     let meaning = MEANINGS.iter().chain(own).find_map(|&(words, meaning)| {
-        let (_, rest) = said_of_it.split_once(words)?;
-        Some(meaning.replace("{}", &quoted(rest)))
+        let (before, rest) = said_of_it.split_once(words)?;
+        let word = before.rsplit(char::is_whitespace).next().unwrap_or_default();
+        Some(meaning.replace("{<}", &quoted(word)).replace("{}", &quoted(rest)))
     });
     ConstraintError::invalid(field, meaning.unwrap_or_default() + &place(field, said))
 }
@@ -124,6 +132,11 @@ fn place(field: &str, said: &str) -> String {
         Some((line, column)) => format!(" (line {line}, column {column})"),
         None => String::new(),
     }
+}
+
+/// A text of the user's in quotation marks, cut and on one line.
+pub(super) fn quotation(text: &str) -> String {
+    format!("{:?}", quoted(text))
 }
 
 /// Start of the quotation, on one line.

@@ -45,7 +45,7 @@ enum Form {
     Built(Result<Lark, String>),
 }
 
-/// A grammar with checked and normalised schemas.
+/// A grammar with checked and rewritten schemas.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     Schema(Schema),
@@ -62,7 +62,9 @@ pub(super) struct Printed {
 
 impl Grammar {
     /// JSON that satisfies a schema. Unsupported keywords are rejected when the grammar is compiled, never
-    /// ignored. A `format` that JSON Schema does not define is an annotation without effect.
+    /// ignored. A `format` that JSON Schema does not define is an annotation without effect. An object has only
+    /// the properties that its schema describes, unless the schema has `additionalProperties` or no
+    /// `properties`.
     pub fn json_schema(schema: Value) -> Grammar {
         Grammar { form: Form::Json { schema, whitespace: None } }
     }
@@ -89,7 +91,7 @@ impl Grammar {
         Grammar { form: Form::Lark(text.into()) }
     }
 
-    /// Regular expression for the white space between JSON tokens. Default: up to 40 spaces, tabs and line
+    /// Regular expression for the white space between JSON tokens. Default: up to 8 spaces, tabs and line
     /// ends. No effect on grammars other than JSON schemas.
     pub fn whitespace(mut self, pattern: impl Into<String>) -> Grammar {
         if let Form::Json { whitespace, .. } = &mut self.form {
@@ -120,7 +122,7 @@ impl Grammar {
         }
     }
 
-    /// Checks the grammar and normalises its schemas.
+    /// Checks the grammar and rewrites its schemas.
     ///
     /// # Errors
     /// [`ConstraintError::Invalid`] for errors that are found without the parser.
@@ -178,7 +180,7 @@ fn is_bnf(text: &str) -> bool {
 
 /// Regular expression as a grammar with one terminal.
 fn regex(pattern: &str) -> Result<Lark, String> {
-    bounds::pattern(pattern.len())?;
+    bounds::patterns([pattern])?;
     let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len();
     if escaped(pattern) % 2 == 1 {
         return Err("it ends with a lone \\".into());

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::bounds;
 use super::schema::Schema;
+use super::terminals::Terminals;
 
 /// Prefix of a JSON schema in a Lark grammar.
 const SCHEMA: &str = "%json";
@@ -38,17 +39,21 @@ impl Lark {
     /// Parses a grammar. Invalid JSON after `%json` stays text, for which llguidance has the error.
     ///
     /// # Errors
-    /// A grammar that is too long or too deep, and the errors of its schemas.
+    /// A grammar that is too long or too deep, has too large terminals, and the errors of its schemas.
     pub(super) fn parse(text: &str) -> Result<Lark, String> {
         bounds::texts(text.len())?;
         let (mut lark, mut rest, mut depth) = (Lark::default(), text, 0_usize);
+        let mut terminals = Terminals::default();
         while let Some(character) = rest.chars().next() {
             let schema = schema(rest);
             let taken = schema.as_ref().map_or_else(|| token(rest), |&(_, taken)| taken);
             let (piece, behind) = rest.split_at_checked(taken).unwrap_or((rest, ""));
             match schema {
                 Some((value, _)) => lark.pieces.push(Piece::Schema(Schema::new(value)?, Layout::of(piece))),
-                None => lark.push_text(piece),
+                None => {
+                    terminals.add(piece)?;
+                    lark.push_text(piece);
+                }
             }
             match character {
                 ':' => lark.rules += 1,
@@ -59,6 +64,7 @@ impl Lark {
             bounds::depth(depth)?;
             rest = behind;
         }
+        terminals.within_limits()?;
         Ok(lark)
     }
 

@@ -26,8 +26,9 @@ mod constraint;
 mod error;
 mod grammar;
 mod lark;
-mod normalise;
+mod regex;
 mod schema;
+mod terminals;
 mod vocabulary;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

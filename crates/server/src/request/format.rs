@@ -1,5 +1,5 @@
-//! Constraints on an answer: `response_format`, `structured_outputs`, and the names of older vLLM and
-//! llama.cpp.
+//! Constraints on an answer: `response_format`, `structured_outputs`, and the names of older vLLM, llama.cpp,
+//! SGLang and NVIDIA's servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use tokio::sync::oneshot;
 use crate::error::{ApiError, quoted, wrong};
 use crate::request::fields::RequestFields;
 use crate::request::json_fields::Fields;
-use crate::request::table::{GRAMMAR, GUIDED, JSON_SCHEMA, RESPONSE_FORMAT, STRUCTURED_OUTPUTS};
+use crate::request::table::{
+    EBNF, GRAMMAR, GUIDED, JSON_SCHEMA, NVEXT, REGEX, RESPONSE_FORMAT, STRUCTURED_OUTPUTS,
+};
 use crate::state::App;
 
 /// Time limit for compiling a grammar.
@@ -39,7 +41,8 @@ impl Format {
         format_of_type(response_format.or(own), &mut found)?;
         structured_outputs(fields, &mut found)?;
         guided(fields, &mut found)?;
-        llama(fields, &mut found)?;
+        nvext(fields, &mut found)?;
+        alone(fields, &mut found)?;
         match &found[..] {
             [first, second, ..] => {
                 let (first, second) = (first.field, second.field);
@@ -99,24 +102,36 @@ fn refused(field: &'static str, error: Error) -> ApiError {
 type Found = Vec<Format>;
 
 /// OpenAI's `{"type": "json_schema", "json_schema": {"schema": …}}`; llama.cpp has the schema next to the
-/// type. A schema is enforced whether it is `strict` or not.
+/// type, Hugging Face's TGI has it in `value`. A schema is enforced whether it is `strict` or not. Other
+/// servers have the types `json`, `regex` and `grammar`.
 fn format_of_type(format: Option<Map<String, Value>>, found: &mut Found) -> Result<(), ApiError> {
     const FIELD: &str = "response_format";
     let Some(mut format) = format else { return Ok(()) };
-    let beside = format.shift_remove("schema").filter(|schema| !schema.is_null());
-    let kind = format.get("type").and_then(Value::as_str).unwrap_or_default();
-    let grammar = match (kind, beside) {
+    let mut take = |name: &str| format.shift_remove(name).filter(|value| !value.is_null());
+    let kind = take("type").unwrap_or_default();
+    let (beside, nested, value) = (take("schema"), take("json_schema"), take("value"));
+    let of_value = || value.as_ref().map(|value| value.get("schema").unwrap_or(value).clone());
+    let schema = beside.or_else(|| nested?.get("schema").cloned()).or_else(of_value);
+    let mut text = |name: &str| {
+        let text = take(name).or_else(|| value.clone());
+        let text = text.as_ref().and_then(Value::as_str).map(str::to_owned);
+        text.ok_or_else(|| {
+            ApiError::invalid(FIELD, format!("{FIELD}: expected a text in {name}, found none"))
+        })
+    };
+    let grammar = match (kind.as_str().unwrap_or_default(), schema) {
         ("text", _) => return Ok(()),
-        ("json_object", None) => Grammar::json_object(),
-        ("json_object" | "json_schema", Some(schema)) => Grammar::json_schema(schema),
-        ("json_schema", None) => match format.get("json_schema").and_then(|own| own.get("schema")) {
-            Some(schema) => Grammar::json_schema(schema.clone()),
-            None => return Err(wrong(FIELD, "json_schema with a schema", &Value::Object(format))),
-        },
-        _ => {
-            let kind = format.get("type").unwrap_or(&Value::Null);
-            return Err(wrong(FIELD, "the type text, json_object or json_schema", kind));
+        ("regex", _) => Grammar::regex(text("pattern")?),
+        ("grammar", _) => Grammar::lark(text("grammar")?),
+        ("json_object" | "json", None) => Grammar::json_object(),
+        ("json_object" | "json" | "json_schema", Some(schema)) => Grammar::json_schema(schema),
+        ("json_schema", None) => {
+            return Err(ApiError::invalid(
+                FIELD,
+                format!("{FIELD}: expected json_schema with a schema, found none"),
+            ));
         }
+        _ => return Err(wrong(FIELD, "the type text, json_object or json_schema", &kind)),
     };
     found.push(Format { field: FIELD, grammar });
     Ok(())
@@ -154,23 +169,36 @@ fn structured_outputs(fields: &mut RequestFields, found: &mut Found) -> Result<(
 
 /// vLLM's older fields, one for each form.
 fn guided(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
-    let names = Names {
-        json: "guided_json",
-        json_object: "guided_json_object",
-        regex: "guided_regex",
-        choice: "guided_choice",
-        grammar: "guided_grammar",
-        whitespace: "guided_whitespace_pattern",
-    };
-    forms(&mut fields.group(&GUIDED), &names, |name| name, found)
+    forms(&mut fields.group(&GUIDED), &GUIDED_NAMES, |name| name, found)
 }
 
-/// llama.cpp's fields, where empty values are no-ops.
-fn llama(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
-    let schema = fields.take(&JSON_SCHEMA)?.filter(|schema| *schema != Value::Object(Map::new()));
+/// NVIDIA's object with vLLM's older fields. The others are ignored, by their names.
+fn nvext(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
+    const FIELD: &str = "nvext";
+    let Some(mut inner) = fields.inner(&NVEXT)? else { return Ok(()) };
+    forms(&mut inner, &GUIDED_NAMES, |_| FIELD, found)?;
+    inner.take("guided_decoding_backend");
+    for (name, value) in inner.rest() {
+        if name.starts_with("guided_") && !value.is_null() {
+            let name = quoted(&name);
+            return Err(ApiError::unsupported(FIELD, format!("{FIELD}: this server does not have {name}")));
+        }
+        fields.skipped().add(FIELD, &name);
+    }
+    Ok(())
+}
+
+/// Fields of one form each: llama.cpp's, where empty values are no-ops, and SGLang's.
+fn alone(fields: &mut RequestFields, found: &mut Found) -> Result<(), ApiError> {
+    let schema = fields.take(&JSON_SCHEMA)?.map(|schema| parsed("json_schema", schema)).transpose()?;
+    let schema = schema.filter(|schema| *schema != Value::Object(Map::new()));
     found.extend(schema.map(|schema| Format { field: "json_schema", grammar: Grammar::json_schema(schema) }));
-    let grammar = fields.take(&GRAMMAR)?.filter(|text| !text.trim().is_empty());
-    found.extend(grammar.map(|text| Format { field: "grammar", grammar: Grammar::lark(text) }));
+    for (field, text) in [("grammar", fields.take(&GRAMMAR)?), ("ebnf", fields.take(&EBNF)?)] {
+        let text = text.filter(|text| !text.trim().is_empty());
+        found.extend(text.map(|text| Format { field, grammar: Grammar::lark(text) }));
+    }
+    let pattern = fields.take(&REGEX)?;
+    found.extend(pattern.map(|pattern| Format { field: "regex", grammar: Grammar::regex(pattern) }));
     Ok(())
 }
 
@@ -183,6 +211,15 @@ struct Names {
     grammar: &'static str,
     whitespace: &'static str,
 }
+
+const GUIDED_NAMES: Names = Names {
+    json: "guided_json",
+    json_object: "guided_json_object",
+    regex: "guided_regex",
+    choice: "guided_choice",
+    grammar: "guided_grammar",
+    whitespace: "guided_whitespace_pattern",
+};
 
 /// Takes every form; `field` maps its name to the field in errors.
 fn forms(

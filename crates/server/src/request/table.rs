@@ -72,6 +72,9 @@ group! { FORMAT, "Answer format":
     STRUCTURED_OUTPUTS: Object = shaped("structured_outputs", Object, "structured_outputs");
     JSON_SCHEMA: Raw = shaped("json_schema", Raw, "schema_of_llama");
     GRAMMAR: Text = shaped("grammar", Text, "grammar_form");
+    REGEX: Text = field("regex", Text, "SGLang's: a regular expression");
+    EBNF: Text = shaped("ebnf", Text, "grammar_form");
+    NVEXT: Object = shaped("nvext", Object, "nvext");
 }
 
 group! { GUIDED, "Answer format by vLLM's older names":
@@ -145,6 +148,7 @@ group! { MESSAGES_INPUT, "Messages: conversation":
     MESSAGES_TOOL_CHOICE: Object = shaped("tool_choice", Object, "tool_choice_of_messages");
     THINKING: Object = shaped("thinking", Object, "thinking");
     OUTPUT_CONFIG: Object = shaped("output_config", Object, "output_config");
+    OUTPUT_FORMAT: Object = shaped("output_format", Object, "output_format");
     CACHE_CONTROL: NoEffect = field("cache_control", NoEffect, "accepted, without effect: caching is automatic");
 }
 
@@ -238,6 +242,7 @@ pub(crate) static NOT_SUPPORTED: Group = Group {
         &field("top_a", NoOp(&["0", "0.0"]), ""),
         &field("top_n_sigma", NoOp(&["-1", "-1.0", "0", "0.0"]), ""),
         &field("logits_processors", NoOp(&["[]"]), ""),
+        &field("structural_tag", NoOp(&[]), ""),
     ],
 };
 

@@ -106,6 +106,19 @@ fn forms() -> Vec<(Value, Check)> {
         (json!({"guided_regex": "[0-9]{3}"}), digits),
         (json!({"guided_choice": ["yes", "no", "yesterday"], "guided_json": null}), choice),
         (json!({"guided_grammar": lark}), is_sum),
+        (json!({"nvext": {"guided_json": schema(), "guided_decoding_backend": "auto"}}), keeps_to_it),
+        (json!({"nvext": {"guided_regex": "[0-9]{3}", "annotations": [], "guided_choice": null}}), digits),
+        (json!({"regex": "[0-9]{3}", "structural_tag": null}), digits),
+        (json!({"ebnf": lark, "nvext": {}}), is_sum),
+        (json!({"json_schema": schema().to_string()}), keeps_to_it),
+        (json!({"response_format": {"type": "regex", "pattern": "[0-9]{3}"}}), digits),
+        (json!({"response_format": {"type": "regex", "value": "[0-9]{3}"}}), digits),
+        (json!({"response_format": {"type": "grammar", "grammar": lark}}), is_sum),
+        (json!({"response_format": {"type": "json", "value": schema()}}), keeps_to_it),
+        (
+            json!({"response_format": {"type": "json_schema", "value": {"name": "n", "schema": schema()}}}),
+            keeps_to_it,
+        ),
         (json!({"json_schema": schema(), "grammar": ""}), keeps_to_it),
         (
             json!({"grammar": lark, "json_schema": {}, "structured_outputs": {}, "response_format": {"type": "text"}}),
@@ -143,7 +156,7 @@ fn every_form_by_every_name_is_kept_to_and_a_stream_is_the_same() {
             let joined: String = events.iter().filter_map(piece).collect();
             assert_eq!((joined.as_str(), done), (whole[0].0.as_str(), true), "{form}");
         }
-        assert!(ended >= 13, "{path}: {ended} of 18 answers ended within their tokens");
+        assert!(ended >= 23, "{path}: {ended} of 28 answers ended within their tokens");
     }
 }
 
@@ -184,6 +197,14 @@ fn what_makes_no_sense_is_refused_by_its_field() {
         ),
         (json!({"structured_outputs": {"choice": []}}), "structured_outputs", "at least 1"),
         (json!({"guided_regex": "((("}), "guided_regex", "regular expression"),
+        (json!({"regex": "((("}), "regex", "regular expression"),
+        (json!({"response_format": {"type": "regex"}}), "response_format", "pattern"),
+        (json!({"nvext": {"guided_regex": "((("}}), "nvext", "regular expression"),
+        (json!({"nvext": {"guided_whatever": 1}}), "nvext", "guided_whatever"),
+        (json!({"nvext": {"guided_regex": "a"}, "regex": "a"}), "regex", "nvext beside it"),
+        (json!({"ebnf": "root ::= \"a\""}), "ebnf", "GBNF"),
+        (json!({"structural_tag": {}}), "structural_tag", "does not have it"),
+        (json!({"regex": ".*".repeat(6500)}), "regex", "nodes"),
         (json!({"guided_choice": [1]}), "guided_choice", "strings"),
         (json!({"guided_regex": "a", "grammar": "start: \"a\""}), "grammar", "guided_regex beside it"),
         (json!({"grammar": "root ::= \"a\""}), "grammar", "GBNF"),

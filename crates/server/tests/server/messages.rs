@@ -129,13 +129,15 @@ fn a_call_is_a_block_and_can_be_answered() {
 fn a_message_follows_its_format() {
     let server = Running::with(|_| {});
     let format = json!({"type": "json_schema", "schema": schema()});
-    let counted = post(server.address, COUNT, &body(json!({"output_config": {"format": format}})));
-    let ignored = counted.header("x-ottava-ignored").unwrap_or_default();
-    assert!(counted.status == 200 && !ignored.contains("format"), "{counted:?}");
-    let whole = send(&server, json!({"output_config": {"format": format}, "max_tokens": 200})).json();
-    let found: Value =
-        serde_json::from_str(whole["content"][0]["text"].as_str().expect("text")).expect("JSON");
-    assert!(follows(&found), "{found}");
+    for form in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
+        let counted = post(server.address, COUNT, &body(form.clone()));
+        let ignored = counted.header("x-ottava-ignored").unwrap_or_default();
+        assert!(counted.status == 200 && !ignored.contains("format"), "{counted:?}");
+        let whole = send(&server, with(form, json!({"max_tokens": 200}))).json();
+        let found: Value =
+            serde_json::from_str(whole["content"][0]["text"].as_str().expect("text")).expect("JSON");
+        assert!(follows(&found), "{found}");
+    }
 }
 
 #[test]
@@ -178,6 +180,8 @@ fn what_is_wrong_is_named_in_this_apis_form() {
         (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name"),
         (json!({"tool_choice": {"type": "some"}}), "tool_choice.type"),
         (json!({"output_config": {"format": {"type": "nonsense"}}}), "output_config.format"),
+        (json!({"output_config": {"format": {}}, "output_format": {}}), "output_format"),
+        (json!({"output_format": "json"}), "output_format"),
     ];
     for (case, field) in cases {
         let answer = send(&server, case.clone());

@@ -12,7 +12,8 @@ use crate::request::message_builder::{Turns, chosen, function, refused};
 use crate::request::parts::{Media, Parts};
 use crate::request::skipped::Skipped;
 use crate::request::table::{
-    CACHE_CONTROL, MESSAGES, MESSAGES_TOOL_CHOICE, MESSAGES_TOOLS, OUTPUT_CONFIG, SYSTEM, THINKING,
+    CACHE_CONTROL, MESSAGES, MESSAGES_TOOL_CHOICE, MESSAGES_TOOLS, OUTPUT_CONFIG, OUTPUT_FORMAT, SYSTEM,
+    THINKING,
 };
 
 /// This API's name for a tool's parameters.
@@ -172,11 +173,19 @@ fn thinks(fields: &mut RequestFields) -> Result<bool, ApiError> {
     }
 }
 
-/// Effort and format of `output_config`.
+/// Effort and format of `output_config`. `output_format` is the older place of the format.
 fn output_config(fields: &mut RequestFields) -> Result<(Option<String>, Format), ApiError> {
-    let Some(mut config) = fields.inner(&OUTPUT_CONFIG)? else { return Ok((None, None)) };
-    let effort = config.string("effort")?;
-    let format = config.object("format")?.map(|format| {
+    const OLDER: &str = "output_format";
+    let older = fields.take(&OUTPUT_FORMAT)?;
+    let (effort, format) = match fields.inner(&OUTPUT_CONFIG)? {
+        Some(mut config) => (config.string("effort")?, config.object("format")?),
+        None => (None, None),
+    };
+    if older.is_some() && format.is_some() {
+        let message = format!("{OLDER}: expected one thing to follow, found output_config.format beside it");
+        return Err(ApiError::invalid(OLDER, message));
+    }
+    let format = format.or(older).map(|format| {
         let schema = json!({"name": "output", "schema": format.get("schema")});
         let kind = format.get("type").cloned().unwrap_or_default();
         Map::from_iter([("type".to_owned(), kind), ("json_schema".to_owned(), schema)])

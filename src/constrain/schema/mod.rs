@@ -1,17 +1,30 @@
-//! [`Schema`]: a JSON schema within the limits, normalised for llguidance.
+//! [`Schema`]: a JSON schema within the limits, rewritten for llguidance.
+
+mod arrays;
+mod constants;
+mod counts;
+mod described;
+mod disjoint;
+mod lower;
+mod negate;
+mod numbers;
+mod objects;
+mod references;
+mod types;
+mod vacuous;
 
 use serde_json::{Map, Value, json};
 
-use super::{bounds, normalise};
+use super::bounds;
 
 /// White space between JSON tokens. Bounded, so that an answer cannot loop in it.
-const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
+const WHITESPACE: &str = r"[ \t\n\r]{1,8}";
 /// Characters allowed after a backslash in a JSON string.
 const ESCAPES: &str = r#"nrbtf\""#;
 /// Schema key with options for llguidance. Rejected in answer schemas, because some options disable checks.
 const SWITCHES: &str = "x-guidance";
 
-/// A JSON schema within the limits, normalised for llguidance.
+/// A JSON schema within the limits, rewritten for llguidance.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Schema {
     value: Value,
@@ -19,16 +32,17 @@ pub(crate) struct Schema {
 }
 
 impl Schema {
-    /// Checks and normalises a schema; its options for llguidance stay.
+    /// Checks and rewrites a schema; its options for llguidance stay.
     ///
     /// # Errors
-    /// A schema beyond the limits, or a number that llguidance would round.
-    pub(super) fn new(mut value: Value) -> Result<Schema, String> {
+    /// A schema beyond the limits, or a keyword that cannot be enforced.
+    pub(super) fn new(value: Value) -> Result<Schema, String> {
         let bytes = bounds::json(&value)?;
-        if let Value::Object(schema) = &mut value {
-            normalise::normalise(schema)?;
+        let mut lowered = lower::lower(&value)?;
+        if let (Value::Object(lowered), Some(switches)) = (&mut lowered, value.get(SWITCHES)) {
+            lowered.insert(SWITCHES.into(), switches.clone());
         }
-        Ok(Schema { value, bytes })
+        Ok(Schema { value: lowered, bytes })
     }
 
     /// The schema of an answer, with our options for llguidance.
@@ -63,7 +77,7 @@ impl Schema {
         &self.value
     }
 
-    /// Size as JSON text in bytes, before normalisation.
+    /// Size as JSON text in bytes, before it is rewritten.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
