@@ -1,7 +1,7 @@
 //! Tools as text, for chat templates that have no place for them: instructions with the tools' schemas, and
 //! calls and results of the history between tags.
 //!
-//! Calls have the form of Hermes, which many models know: a JSON object with a name and arguments between
+//! Calls have the form of Hermes, common in training data: a JSON object with a name and arguments between
 //! `<tool_call>` tags. Results are a user's turn between `<tool_response>` tags.
 
 use serde_json::{Value, json};

@@ -6,6 +6,7 @@ use super::choose::RowResult;
 use super::event::FinishReason;
 use super::failure::Failure;
 use super::sequence::{Sequence, StepOutput};
+use super::stats::{Counters, add};
 use super::table::{SequenceTable, SlotId};
 use crate::kv::{KvCacheManager, KvError};
 
@@ -24,6 +25,16 @@ pub(super) struct Committed {
     pub(super) prompt_tokens: usize,
     /// Tokens added to answers.
     pub(super) answer_tokens: usize,
+}
+
+impl Committed {
+    /// Adds the tokens to the engine's counters.
+    pub(super) fn count(&self, counters: &Counters) {
+        add(&counters.prefill_tokens, self.prefill_tokens);
+        add(&counters.decode_tokens, self.decode_tokens);
+        add(&counters.prompt_tokens, self.prompt_tokens);
+        add(&counters.answer_tokens, self.answer_tokens);
+    }
 }
 
 /// Commits a step and hands out its results. `ahead`: the step was fed with tokens that the previous one

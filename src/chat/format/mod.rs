@@ -163,7 +163,7 @@ impl ChatFormat {
         self.calls.name
     }
 
-    /// Whether calls have the form that the engine describes to models whose template has no tools.
+    /// Whether calls have the form that the engine describes if the template has no tools.
     pub(crate) fn is_instructed(&self) -> bool {
         *self.calls == rows::HERMES
     }

@@ -300,10 +300,7 @@ impl<D: Decoder> Worker<D> {
     /// Commits results, and ends finished sequences.
     fn commit(&mut self, ahead: bool) {
         let committed = commit(&mut self.results, ahead, &mut self.table, &mut self.kv);
-        add(&self.counters.prefill_tokens, committed.prefill_tokens);
-        add(&self.counters.decode_tokens, committed.decode_tokens);
-        add(&self.counters.prompt_tokens, committed.prompt_tokens);
-        add(&self.counters.answer_tokens, committed.answer_tokens);
+        committed.count(&self.counters);
         for (slot, end) in committed.ends {
             self.end(slot, end);
         }

@@ -23,15 +23,15 @@ const PLAIN: &str = "{{ tools | tojson }}{% for message in messages %}{{ message
 const THINKING: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}<|im_start|>assistant\n<think>\n";
 
-/// No place for tools.
+/// A template without tools.
 const BARE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                     {% endfor %}<|im_start|>assistant\n";
-/// No place for tools either, nor for a system text or two turns of one role.
+/// A template without tools, system texts and consecutive turns of one role.
 const STRICT: &str = "{% for message in messages %}\
                       {% if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}\
                       <|im_start|>{{ message.role }}\n{{ message.content | trim }}<|im_end|>\n{% endfor %}\
                       <|im_start|>assistant\n";
-/// The same, where a system text is dropped.
+/// A template without tools that drops system texts.
 const DROPS: &str = "{% for message in messages %}{% if message.role != 'system' %}<|im_start|>{{ message.role }}\n\
                      {{ message.content }}<|im_end|>\n{% endif %}{% endfor %}<|im_start|>assistant\n";
 
@@ -325,7 +325,7 @@ fn what_is_wrong_with_tools_is_named() {
     let other = Running::with_template("{{ messages[0].content }}[TOOL_CALLS]", &[]);
     let answer = post(other.address, CHAT, &asked(json!({})));
     assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tools")));
-    // This one would lose them.
+    // A template without messages in its prompt loses the tools.
     let lost = Running::with_template("{{ messages | length }}", &[]);
     let answer = post(lost.address, CHAT, &asked(json!({})));
     assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tools")));
