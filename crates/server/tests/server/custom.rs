@@ -92,8 +92,11 @@ fn tools_of_a_namespace_and_found_ones_are_called_by_their_names() {
     }
     let found =
         json!({"type": "tool_search_output", "call_id": "t", "execution": "server", "tools": [namespace]});
-    let whole = ask(json!({"input": [user(), found, user()], "tool_choice": "required"}));
-    assert_eq!(whole["output"][0]["namespace"], "files", "a tool that was found can be called: {whole}");
+    let added = json!({"type": "additional_tools", "role": "developer", "tools": [namespace]});
+    for item in [found, added] {
+        let whole = ask(json!({"input": [user(), item, user()], "tool_choice": "required"}));
+        assert_eq!(whole["output"][0]["namespace"], "files", "a tool that was found can be called: {whole}");
+    }
 
     let search = json!({"type": "tool_search", "execution": "client", "description": "d"});
     let whole = ask(json!({"input": [user()], "tools": [search], "tool_choice": "required"}));

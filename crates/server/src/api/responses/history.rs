@@ -18,7 +18,7 @@ const FIELD: &str = "input";
 /// Reader of the items of an input.
 pub(super) struct History<'s> {
     pub(super) turns: Turns,
-    /// Tools of the searches among the items.
+    /// Tools among the items.
     pub(super) found: FoundTools,
     pub(super) skipped: &'s mut Skipped,
 }
@@ -42,6 +42,11 @@ impl History<'_> {
             }
             "item_reference" => Err(unknown_type(&item, &kind, "an item: no item is stored here")),
             "tool_search_output" => self.search_output(place, &mut item),
+            "additional_tools" => {
+                let tools = item.list("tools")?.unwrap_or_default();
+                self.find(place, tools);
+                Ok(())
+            }
             kind if kind.ends_with("_output") && is_clients(kind, &item) => self.output(kind, &mut item),
             kind if is_clients(kind, &item) => self.call(kind, &mut item),
             kind => self.other(kind, &mut item),
@@ -112,9 +117,13 @@ impl History<'_> {
             let id = id(item)?;
             self.turns.result(id, text);
         }
+        self.find(place, tools);
+        Ok(())
+    }
+
+    fn find(&mut self, place: &str, tools: Vec<Value>) {
         let places = tools.into_iter().enumerate().map(|(at, tool)| (format!("{place}.tools[{at}]"), tool));
         self.found.extend(places);
-        Ok(())
     }
 
     /// An item of another service. It is skipped unless it carries a text.

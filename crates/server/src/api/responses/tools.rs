@@ -18,7 +18,7 @@ use crate::request::table::{RESPONSES_PARALLEL, RESPONSES_TOOL_CHOICE, RESPONSES
 /// This API's name for a tool's parameters.
 const SCHEMA: &str = "parameters";
 
-/// Tools that a search has found, as `tool_search_output` lists them, with their place in the request.
+/// Tools of `tool_search_output` and `additional_tools`, with their place in the request.
 pub(super) type FoundTools = Vec<(String, Value)>;
 
 /// Takes the tools with their choice and the forms of their calls.
@@ -98,7 +98,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Adds the tools of earlier searches that the request does not list.
+    /// Adds the tools among the items that the request does not list.
     fn add_found(&mut self, found: &FoundTools) -> Result<(), ApiError> {
         let listed = self.tools.len();
         found.iter().try_for_each(|(place, entry)| self.read(place, entry, None))?;
