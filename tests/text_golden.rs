@@ -7,9 +7,10 @@
 mod real_models;
 
 use ottava::TokenId;
-use ottava::checkpoint::{Checkpoint, Metadata, ModelFile, OpenOptions};
+use ottava::checkpoint::{self, Checkpoint, Metadata, ModelFile, OpenOptions};
 use ottava::text::{
-    AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, TextError, Tokenizer,
+    AddBos, ChatTemplate, Detokenizer, Encoding, Message, RenderOptions, Special, TextError, Texts,
+    Tokenizer, TokensMax,
 };
 use real_models::golden;
 use std::fs::read_to_string;
@@ -151,4 +152,56 @@ fn compare_vectors(name: &str, tokenizer: &Tokenizer, texts: &str, ids: &str) {
     }
     assert!(texts.len() >= ids.lines().count() && !ids.is_empty(), "{name}: {} texts", texts.len());
     assert!(wrong.is_empty(), "{name}: {} of {} texts:\n{}", wrong.len(), texts.len(), wrong.join("\n"));
+}
+
+/// Encoder tokenizers with recorded inputs, ids and token types, as Hugging Face's `tokenizers` makes them:
+/// `NAME.cases.json` next to the model `NAME` (a folder) or `NAME.gguf`.
+#[test]
+fn recorded_inputs_of_encoders() {
+    const FOLDER: &str = "OTTAVA_TEST_ENCODERS";
+    let Some(folder) = std::env::var_os(FOLDER).filter(|value| !value.is_empty()).map(PathBuf::from) else {
+        return real_models::not_run(format!("inputs of encoders: no folder of them ({FOLDER})"));
+    };
+    let mut compared = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(name) = name.strip_suffix(".cases.json") else { continue };
+        let [gguf, model] = [folder.join(format!("{name}.gguf")), folder.join(name)];
+        let path = if gguf.exists() { gguf } else { model };
+        let start = Instant::now();
+        let model = checkpoint::open(&path, &OpenOptions::default()).unwrap();
+        let tokenizer = Tokenizer::from_checkpoint(&*model).unwrap();
+        let loaded = start.elapsed();
+        let cases = read_to_string(folder.join(format!("{name}.cases.json"))).unwrap();
+        let cases: Vec<EncoderCase> = serde_json::from_str(&cases).unwrap();
+        assert!(!cases.is_empty(), "{name}: no cases");
+        let start = Instant::now();
+        let wrong: Vec<String> = cases.iter().filter_map(|case| case.difference(&tokenizer)).collect();
+        eprintln!("{name}: {} cases in {:?}, loaded in {loaded:?}", cases.len(), start.elapsed());
+        let shown = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+        assert!(wrong.is_empty(), "{name}: {} of {}:\n{shown}", wrong.len(), cases.len());
+        compared += 1;
+    }
+    assert!(compared > 0, "{}: no cases", folder.display());
+}
+
+/// Input, ids and token types of an encoder. With `max`, the input is truncated.
+#[derive(serde::Deserialize)]
+struct EncoderCase {
+    text: String,
+    second: Option<String>,
+    max: Option<usize>,
+    ids: Vec<u32>,
+    types: Vec<u32>,
+}
+
+impl EncoderCase {
+    fn difference(&self, tokenizer: &Tokenizer) -> Option<String> {
+        let texts = Texts { first: &self.text, second: self.second.as_deref() };
+        let max = self.max.map_or(TokensMax::Refuse(usize::MAX), TokensMax::Truncate);
+        let Encoding { ids, types, .. } = tokenizer.encode_input(texts, Special::Text, max).unwrap();
+        let ids: Vec<u32> = ids.iter().map(|id| id.0).collect();
+        (ids != self.ids || types != self.types)
+            .then(|| format!("{:?}, {:?}: found {ids:?}, expected {:?}", self.text, self.second, self.ids))
+    }
 }

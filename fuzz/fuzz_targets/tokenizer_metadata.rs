@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use ottava::checkpoint::{Checkpoint, ModelFile};
-use ottava::text::{AddBos, ChatTemplate, Detokenizer, Special, Tokenizer};
+use ottava::text::{AddBos, ChatTemplate, Detokenizer, Special, Texts, Tokenizer, TokensMax};
 
 const TEXTS: [&str; 4] =
     ["", "Hello, world! It's 2024.", "  two\n\nlines\t<|im_end|>", "żółć 東京 👩‍👩‍👧 \u{0}\u{feff}"];
@@ -24,6 +24,10 @@ fuzz_target!(|bytes: &[u8]| {
             detokenizer.push(id);
         }
         detokenizer.finish();
+        let pair = Texts::pair(text, TEXTS[1]);
+        if let Ok(encoding) = tokenizer.encode_input(pair, special, TokensMax::Truncate(9)) {
+            assert!(encoding.ids.len() <= 9 && encoding.ids.len() == encoding.types.len());
+        }
     }
     let _ = ChatTemplate::from_metadata(file.metadata(), vocab);
 });

@@ -36,7 +36,7 @@ pub enum TextError {
         supported: String,
     },
     /// `tokenizer.ggml.model` is an unsupported kind of tokenizer.
-    #[error("tokenizer: `tokenizer.ggml.model` is `{name}`; supported are `gpt2` and `llama`")]
+    #[error("tokenizer: `tokenizer.ggml.model` is `{name}`; supported are `gpt2`, `llama`, `bert` and `t5`")]
     UnknownModel {
         /// Name in the file.
         name: String,

@@ -27,9 +27,11 @@
 
 mod byte_level;
 mod detokenize;
+mod encoder_parts;
 mod error;
 #[cfg(feature = "safetensors")]
 mod folder;
+mod frames;
 mod kind;
 mod known;
 mod parts;
@@ -39,11 +41,20 @@ mod stop_scope;
 mod vocab;
 mod vocab_data;
 mod warnings;
+mod word_marks;
 
 #[cfg(feature = "text")]
 mod added_tokens;
 #[cfg(feature = "text")]
 mod bpe;
+#[cfg(feature = "text")]
+mod characters;
+#[cfg(feature = "text")]
+mod charsmap;
+#[cfg(feature = "text")]
+mod encoder;
+#[cfg(feature = "text")]
+mod encoding;
 #[cfg(feature = "text")]
 mod index;
 #[cfg(feature = "text")]
@@ -53,7 +64,11 @@ mod merge;
 #[cfg(feature = "text")]
 mod normalize;
 #[cfg(feature = "text")]
+mod normalizer;
+#[cfg(feature = "text")]
 mod pairs;
+#[cfg(feature = "text")]
+mod pipeline;
 #[cfg(feature = "text")]
 mod pretokenize;
 #[cfg(feature = "text")]
@@ -65,7 +80,13 @@ mod template;
 #[cfg(feature = "text")]
 mod tokenizer;
 #[cfg(feature = "text")]
+mod trie;
+#[cfg(feature = "text")]
 mod turn;
+#[cfg(feature = "text")]
+mod unigram;
+#[cfg(feature = "text")]
+mod wordpiece;
 
 pub use detokenize::Detokenizer;
 pub use error::TextError;
@@ -74,6 +95,8 @@ pub use stop::{StopMatcher, StopOutcome};
 pub use stop_scope::{ScopedStops, StopScope, Stretch};
 pub use vocab::Vocab;
 
+#[cfg(feature = "text")]
+pub use encoding::{Encoding, Texts, TokensMax};
 #[cfg(feature = "text")]
 pub use template::{ChatPrompt, ChatTemplate, Content, ContentPart, Message, RenderOptions, ToolCall};
 #[cfg(feature = "text")]

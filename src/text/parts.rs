@@ -3,7 +3,15 @@
 //! Values of any equivalent type are accepted: converters have written ids as signed numbers, flags as 0 and
 //! 1, scores as integers. `vocab_data.rs` checks their consistency.
 
+#[cfg(feature = "text")]
+use super::charsmap::Charsmap;
+use super::encoder_parts::EncoderParts;
 use super::error::TextError;
+use super::frames::Frames;
+#[cfg(feature = "text")]
+use super::normalizer::BertOptions;
+#[cfg(feature = "text")]
+use super::pipeline::Pipeline;
 use super::spaces::Spaces;
 use super::warnings::Warnings;
 use crate::TokenId;
@@ -24,8 +32,23 @@ pub(crate) mod key {
     pub(crate) const EOM: &str = "tokenizer.ggml.eom_token_id";
     pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
     pub(crate) const PADDING: &str = "tokenizer.ggml.padding_token_id";
+    pub(crate) const CLS: &str = "tokenizer.ggml.cls_token_id";
+    // The convention's spelling.
+    pub(crate) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
+    pub(crate) const MASK: &str = "tokenizer.ggml.mask_token_id";
     pub(crate) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+    pub(crate) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+    pub(crate) const ADD_SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
+    pub(crate) const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
     pub(crate) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+    #[cfg(feature = "text")]
+    pub(crate) const JOIN_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+    #[cfg(feature = "text")]
+    pub(crate) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+    #[cfg(feature = "text")]
+    pub(crate) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+    #[cfg(feature = "text")]
+    pub(crate) const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
     #[cfg(feature = "text")]
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
@@ -57,8 +80,10 @@ pub(crate) enum Spelling {
     ByteLevel,
     /// `gpt2` vocabulary with plain text instead of the byte alphabet, by mistake of the converter.
     Plain,
-    /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for single bytes.
+    /// `llama` and `t5`: UTF-8 with `▁` for a space, `<0xNN>` for single bytes.
     SentencePiece,
+    /// `bert`: UTF-8 with marks for the place in a word.
+    WordPiece,
 }
 
 /// Treatment of characters outside the vocabulary (`fuse_unk`).
@@ -110,9 +135,24 @@ pub(crate) struct VocabParts {
     pub(crate) eom: Option<i64>,
     pub(crate) unknown: Option<i64>,
     pub(crate) padding: Option<i64>,
+    pub(crate) separator: Option<i64>,
+    pub(crate) mask: Option<i64>,
     /// Further end-of-sequence tokens, if a file lists several.
     pub(crate) ends: Vec<i64>,
     pub(crate) add_bos: Option<bool>,
+    /// Whether EOS follows a text in [`Frames`].
+    pub(crate) add_eos: Option<bool>,
+    /// Whether the separator stands between the texts of a pair, or after a text without EOS.
+    pub(crate) add_separator: Option<bool>,
+    /// Number of token types.
+    pub(crate) token_types: Option<u32>,
+    /// Special tokens around a text and around a pair; `None` if they follow from the ids above.
+    pub(crate) frames: Option<Frames<i64>>,
+    /// Present for WordPiece and Unigram.
+    pub(crate) encoder: Option<EncoderParts>,
+    /// Normalisation and splits, for WordPiece and Unigram.
+    #[cfg(feature = "text")]
+    pub(crate) pipeline: Pipeline,
     /// Treatment of spaces, for SentencePiece-style vocabularies.
     pub(crate) spaces: Option<Spaces>,
     /// Present for SentencePiece-style vocabularies with merge rules instead of scores.
@@ -139,15 +179,24 @@ impl VocabParts {
             tokens: tokens.clone(),
             scores: reader.array(key::SCORES, "numbers", scores),
             types: reader.array(key::TYPES, "integers", types),
-            bos: reader.ids(key::BOS).first().copied(),
+            bos: reader.ids(key::BOS).first().or(reader.ids(key::CLS).first()).copied(),
             after_bos: Vec::new(),
             eos: eos.first().copied(),
             eot: reader.ids(key::EOT).first().copied(),
             eom: reader.ids(key::EOM).first().copied(),
             unknown: reader.ids(key::UNKNOWN).first().copied(),
             padding: reader.ids(key::PADDING).first().copied(),
+            separator: reader.ids(key::SEPARATOR).first().copied(),
+            mask: reader.ids(key::MASK).first().copied(),
             ends: eos.get(1..).unwrap_or_default().to_vec(),
             add_bos: reader.flag(key::ADD_BOS),
+            add_eos: reader.flag(key::ADD_EOS),
+            add_separator: reader.flag(key::ADD_SEPARATOR),
+            token_types: metadata.get(key::TOKEN_TYPES).and_then(integer).and_then(|n| u32::try_from(n).ok()),
+            frames: None,
+            encoder: EncoderParts::of_gguf(model),
+            #[cfg(feature = "text")]
+            pipeline: reader.pipeline(model)?,
             by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
             normalization: None,
@@ -175,7 +224,8 @@ impl VocabParts {
     pub(crate) fn spelling(&self) -> Result<Spelling, TextError> {
         match self.model.as_str() {
             "gpt2" => Ok(Spelling::ByteLevel),
-            "llama" => Ok(Spelling::SentencePiece),
+            "llama" | "t5" => Ok(Spelling::SentencePiece),
+            "bert" => Ok(Spelling::WordPiece),
             other => Err(TextError::UnknownModel { name: other.to_owned() }),
         }
     }
@@ -227,6 +277,37 @@ impl Reader<'_> {
         found
     }
 
+    /// Normalisation and splits of the encoder tokenizers.
+    #[cfg(feature = "text")]
+    fn pipeline(&mut self, model: &str) -> Result<Pipeline, TextError> {
+        match model {
+            "bert" => {
+                let lowercase = self.flag(key::LOWERCASE).unwrap_or(true);
+                let strip_accents = self.flag(key::STRIP_ACCENTS).unwrap_or(lowercase);
+                let options =
+                    BertOptions { clean_text: true, handle_chinese_chars: true, strip_accents, lowercase };
+                Pipeline::bert(options)
+            }
+            "t5" => {
+                let charsmap = match self.metadata.get(key::CHARSMAP) {
+                    Some(Value::Array(Array::U8(bytes))) => Some(bytes.clone()),
+                    Some(Value::Array(Array::I8(bytes))) => {
+                        Some(bytes.iter().map(|&byte| byte as u8).collect())
+                    }
+                    Some(other) => return Err(bad_charsmap(other.type_name())),
+                    None => None,
+                };
+                let charsmap = charsmap.filter(|bytes| !bytes.is_empty());
+                let charsmap =
+                    charsmap.map(|bytes| Charsmap::new(&bytes).ok_or_else(|| bad_charsmap("other bytes")));
+                let spaces = Spaces::before_each(self.flag(key::ADD_SPACE_PREFIX).unwrap_or(true));
+                let joins_spaces = self.flag(key::JOIN_SPACES).unwrap_or(false);
+                Ok(Pipeline::sentence_piece(charsmap.transpose()?, joins_spaces, spaces))
+            }
+            _ => Ok(Pipeline::default()),
+        }
+    }
+
     fn find(&self, piece: &str) -> Option<i64> {
         self.tokens.iter().position(|token| token == piece)?.try_into().ok()
     }
@@ -266,6 +347,15 @@ impl Reader<'_> {
             self.warnings.add(format_args!("`{key}`: expected a boolean, found {found}: the default counts"));
         }
         flag
+    }
+}
+
+#[cfg(feature = "text")]
+fn bad_charsmap(found: &str) -> TextError {
+    TextError::BadValue {
+        key: key::CHARSMAP,
+        expected: "the bytes of a double array and of its replacements".to_owned(),
+        found: found.to_owned(),
     }
 }
 

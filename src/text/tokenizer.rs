@@ -1,15 +1,18 @@
 //! [`Tokenizer`]: text to token ids, for the kinds of tokenizer in GGUF files.
 //!
-//! `gpt2` is byte-level BPE (`bpe.rs`). `llama` is SentencePiece with scores (`spm.rs`) or with merge rules
-//! (`pairs.rs`). The common part is here: special tokens are matched first, then BOS and the space prefix are
-//! added where the model expects them.
+//! `gpt2` is byte-level BPE (`bpe.rs`). `llama` is SentencePiece with scores (`spm.rs`) or with merge
+//! rules (`pairs.rs`). `bert` is WordPiece (`wordpiece.rs`), `t5` Unigram (`unigram.rs`). The common part
+//! is here: special tokens are matched first, then BOS and the space prefix are added where the model
+//! expects them.
 
 use super::added_tokens::{AddedTokenRules, Found};
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
+use super::encoder::Encoder;
 use super::error::TextError;
 #[cfg(feature = "safetensors")]
 use super::folder::FolderText;
+use super::frames::Frames;
 use super::kind::TokenKind;
 use super::limit::Ids;
 use super::pairs::Pairs;
@@ -55,6 +58,7 @@ pub struct Tokenizer {
     added_tokens: AddedTokenRules,
     normalization: Normalization,
     pieces: Pieces,
+    frames: Frames<TokenId>,
     /// Maximum bytes of normalised plain text per token; `None` if bytes may produce no token.
     longest: Option<NonZeroUsize>,
 }
@@ -65,6 +69,7 @@ enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
     Pairs(Pairs),
+    Encoder(Encoder),
     /// No encoder: see [`TextError::NoTokenizer`].
     None {
         model: String,
@@ -118,26 +123,29 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
+    fn from_parts(mut parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
         let (added_tokens, by_rules) = (AddedTokenRules::new(&parts.added_tokens)?, parts.by_rules);
         let normalization = parts.normalization;
+        let pipeline = std::mem::take(&mut parts.pipeline);
         let mut parts = VocabData::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let normalization = normalization.unwrap_or_else(|| Normalization::of_pre(&pre));
         let scores = std::mem::take(&mut parts.scores);
+        let (encoder, frames) = (parts.encoder.take(), parts.frames.clone());
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut vocab = Vocab::new(parts);
-        let (pieces, longest) = match (spelling, by_rules) {
-            (Spelling::SentencePiece, Some(runs)) => {
+        let (pieces, longest) = match (encoder, spelling, by_rules) {
+            (Some(encoder), ..) => (Pieces::Encoder(Encoder::new(&vocab, encoder, scores, pipeline)?), None),
+            (None, Spelling::SentencePiece, Some(runs)) => {
                 let pairs = Pairs::new(&vocab, rules, runs, &mut warnings);
                 let longest = if pairs.has_long_tokens() { 0 } else { vocab.longest().max(4) };
                 (Pieces::Pairs(pairs), NonZeroUsize::new(longest))
             }
-            (Spelling::SentencePiece, None) => {
+            (None, Spelling::SentencePiece, None) => {
                 // A character without a piece becomes at most four byte tokens.
                 (Pieces::SentencePiece(Spm::new(&vocab, scores)), NonZeroUsize::new(vocab.longest().max(4)))
             }
-            (Spelling::ByteLevel | Spelling::Plain, _) => {
+            (None, ..) => {
                 let pieces = ByteLevel::new(&vocab, &pre, rules, &mut warnings)?;
                 let longest = pieces.longest(&vocab);
                 (Pieces::ByteLevel(pieces), longest)
@@ -148,12 +156,17 @@ impl Tokenizer {
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, added_tokens, normalization, pieces, longest })
+        Ok(Tokenizer { vocab, always, special, added_tokens, normalization, pieces, frames, longest })
     }
 
     /// The vocabulary.
     pub fn vocab(&self) -> &Arc<Vocab> {
         &self.vocab
+    }
+
+    /// Special tokens around a text and around a pair.
+    pub(super) fn frames(&self) -> &Frames<TokenId> {
+        &self.frames
     }
 
     /// The vocabulary, if it is not shared.
@@ -302,6 +315,7 @@ impl Tokenizer {
         match &self.pieces {
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
+            Pieces::Encoder(pieces) => pieces.encode(text, start, ids),
             Pieces::SentencePiece(pieces) => {
                 self.marked_parts(text, start, |part| pieces.encode(&self.vocab, part, ids))
             }

@@ -1,8 +1,9 @@
 //! [`Vocab`]: bytes and kind of each token, and the special ids.
 //!
-//! GGUF files have two spellings. `gpt2` stores every byte as a printable character (the byte-level alphabet
-//! of GPT-2); `llama` (SentencePiece) stores a space as `▁` and single bytes as `<0xNN>`. Both are decoded
-//! here once, at load. `tokenizer.rs` turns text into ids.
+//! GGUF files have three spellings. `gpt2` stores every byte as a printable character (the byte-level
+//! alphabet of GPT-2); `llama` and `t5` (SentencePiece) store a space as `▁` and single bytes as `<0xNN>`;
+//! `bert` (WordPiece) marks the place in a word. All are decoded here once, at load. `tokenizer.rs` turns
+//! text into ids.
 
 use super::byte_level::byte_of;
 use super::error::TextError;
@@ -14,6 +15,9 @@ use super::parts::{Spelling, VocabParts};
 use super::spaces::{SpacePrefix, Spaces};
 use super::vocab_data::VocabData;
 use super::warnings::Warnings;
+#[cfg(feature = "text")]
+use super::word_marks::Place;
+use super::word_marks::WordMarks;
 use crate::TokenId;
 use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
 
@@ -24,6 +28,8 @@ pub struct Vocab {
     pieces: Strings,
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     spelling: Spelling,
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    marks: WordMarks,
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     longest: usize,
     kinds: Vec<TokenKind>,
@@ -85,7 +91,7 @@ impl Vocab {
         let mut longest = 0;
         for (piece, &kind) in parts.tokens.iter().zip(&parts.kinds) {
             spelled.clear();
-            spell(piece, kind, parts.spelling, &mut spelled);
+            spell(piece, kind, (parts.spelling, &parts.marks), &mut spelled);
             bytes.push(&spelled);
             longest = longest.max(piece.len());
         }
@@ -97,6 +103,7 @@ impl Vocab {
             bytes,
             pieces: parts.tokens,
             spelling: parts.spelling,
+            marks: parts.marks,
             longest,
             kinds: parts.kinds,
             bos: parts.bos,
@@ -163,8 +170,14 @@ impl Vocab {
         match self.spelling {
             // Rules use the byte alphabet for spaces even if the pieces do not.
             Spelling::Plain => out.extend_from_slice(written.replace('Ġ', " ").as_bytes()),
-            spelling => spell(written, TokenKind::Normal, spelling, out),
+            spelling => spell(written, TokenKind::Normal, (spelling, &self.marks), out),
         }
+    }
+
+    /// Place in a word and text of a WordPiece piece.
+    #[cfg(feature = "text")]
+    pub(crate) fn place<'p>(&self, piece: &'p str) -> (Place, &'p str) {
+        self.marks.place(piece)
     }
 
     /// Number of tokens.
@@ -247,7 +260,7 @@ impl Vocab {
 }
 
 /// Appends the bytes of a piece to `out`.
-fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
+fn spell(piece: &str, kind: TokenKind, (spelling, marks): (Spelling, &WordMarks), out: &mut Vec<u8>) {
     let verbatim = matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
     match spelling {
         _ if verbatim => out.extend_from_slice(piece.as_bytes()),
@@ -256,6 +269,11 @@ fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
             None => push_char(c, out),
         }),
         Spelling::Plain => out.extend_from_slice(piece.as_bytes()),
+        Spelling::WordPiece => {
+            let (space, text) = marks.spelled(piece);
+            out.extend_from_slice(space.as_bytes());
+            out.extend_from_slice(text.as_bytes());
+        }
         Spelling::SentencePiece => match byte_token(piece) {
             Some(byte) if kind == TokenKind::Byte => out.push(byte),
             _ => piece.split('▁').enumerate().for_each(|(index, part)| {

@@ -4,12 +4,15 @@
 //! inferred, it is used; a guess or a dropped value adds a warning. The result is consistent: every list has
 //! one value per token, and every id belongs to a token.
 
+use super::encoder_parts::EncoderParts;
 use super::error::TextError;
+use super::frames::{FrameTokens, Frames};
 use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
 use super::spaces::Spaces;
 use super::warnings::{Outside, Pieces, Warnings};
+use super::word_marks::WordMarks;
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
@@ -40,6 +43,13 @@ pub(crate) struct VocabData {
     pub(crate) ends: Vec<TokenId>,
     pub(crate) add_bos: bool,
     pub(crate) spaces: Spaces,
+    /// Marks of WordPiece pieces.
+    pub(crate) marks: WordMarks,
+    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) encoder: Option<EncoderParts>,
+    /// Special tokens around a text and around a pair.
+    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) frames: Frames<TokenId>,
     pub(crate) warnings: Warnings,
 }
 
@@ -61,12 +71,12 @@ impl VocabData {
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut kinds = kinds(&parts, &mut warnings);
         let scores = match spelling {
-            Spelling::SentencePiece if parts.by_rules.is_none() => scores(&parts, &kinds, &mut warnings),
+            Spelling::SentencePiece if has_scores(&parts) => scores(&parts, &kinds, &mut warnings),
             _ => Vec::new(),
         };
-        if spelling == Spelling::SentencePiece {
+        if spelling == Spelling::SentencePiece && parts.encoder.is_none() {
             repair_bytes(&parts.tokens, &mut kinds, &mut warnings);
-        } else if is_plain(&parts.tokens, &kinds) {
+        } else if spelling == Spelling::ByteLevel && is_plain(&parts.tokens, &kinds) {
             spelling = Spelling::Plain;
             warnings
                 .add("the pieces are plain text, not GPT-2's alphabet of bytes; they are taken as they are");
@@ -74,13 +84,16 @@ impl VocabData {
         repair_markers(&parts.tokens, &mut kinds, &mut warnings);
         let ids = Ids::new(&parts, &mut kinds, &mut warnings);
         let pre = match spelling {
-            Spelling::SentencePiece => String::new(),
+            Spelling::SentencePiece | Spelling::WordPiece => String::new(),
             _ => pre(&parts, &kinds, &mut warnings),
         };
-        let add_bos = parts.add_bos.unwrap_or_else(|| {
-            spelling == Spelling::SentencePiece || known::BEGINS_WITH_BOS.contains(&pre.as_str())
+        let add_bos = parts.add_bos.unwrap_or_else(|| match (spelling, &parts.encoder) {
+            (_, Some(EncoderParts::Unigram { .. })) => false,
+            (Spelling::SentencePiece | Spelling::WordPiece, _) => true,
+            _ => known::BEGINS_WITH_BOS.contains(&pre.as_str()),
         });
         let bos = ids.bos.or_else(|| add_bos.then(|| ids.guess_bos(&parts, &mut warnings)).flatten());
+        let frames = ids.frames(&mut parts, spelling, bos.filter(|_| add_bos));
         Ok(VocabData {
             spelling,
             pre,
@@ -92,10 +105,30 @@ impl VocabData {
             unknown: ids.unknown,
             ends: ids.ends,
             add_bos,
-            spaces: parts.spaces.unwrap_or(Spaces::before_each(spelling == Spelling::SentencePiece)),
+            spaces: parts.spaces.unwrap_or(Spaces::before_each(begins_with_space(spelling))),
+            marks: marks(parts.encoder.as_ref()),
+            encoder: parts.encoder,
+            frames,
             warnings,
             tokens: parts.tokens,
         })
+    }
+}
+
+/// Whether the first token of a text is spelled with a space.
+fn begins_with_space(spelling: Spelling) -> bool {
+    matches!(spelling, Spelling::SentencePiece | Spelling::WordPiece)
+}
+
+/// Whether the file's scores count: without rules, and without scores of their own.
+fn has_scores(parts: &VocabParts) -> bool {
+    parts.by_rules.is_none() && !parts.encoder.as_ref().is_some_and(EncoderParts::has_scores)
+}
+
+fn marks(encoder: Option<&EncoderParts>) -> WordMarks {
+    match encoder {
+        Some(EncoderParts::WordPiece { marks, .. }) => marks.clone(),
+        _ => WordMarks::Starts,
     }
 }
 
@@ -239,6 +272,7 @@ struct Ids {
     after_bos: Vec<TokenId>,
     eos: Option<TokenId>,
     unknown: Option<TokenId>,
+    separator: Option<TokenId>,
     ends: Vec<TokenId>,
 }
 
@@ -250,6 +284,7 @@ impl Ids {
         let (bos, mut eos, mut unknown) =
             (id(parts.bos, key::BOS), id(parts.eos, key::EOS), id(parts.unknown, key::UNKNOWN));
         let padding = id(parts.padding, key::PADDING);
+        let (separator, mask) = (id(parts.separator, key::SEPARATOR), id(parts.mask, key::MASK));
         let after_bos: Vec<TokenId> =
             parts.after_bos.iter().filter_map(|&after| id(Some(after), key::BOS)).collect();
         let more = parts.ends.iter().map(|&end| (Some(end), key::EOS));
@@ -259,7 +294,7 @@ impl Ids {
         let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
         let is_text = |kind: &&mut TokenKind| matches!(**kind, TokenKind::Normal | TokenKind::UserDefined);
         let others = after_bos.iter().chain(&ends).copied();
-        for id in [bos, eos, padding].into_iter().flatten().chain(others) {
+        for id in [bos, eos, padding, separator, mask].into_iter().flatten().chain(others) {
             if let Some(kind) = kinds.get_mut(id.index()).filter(is_text)
                 && known::is_bracketed(spelled(id))
             {
@@ -285,7 +320,27 @@ impl Ids {
             warnings.add(format_args!("`{name}` is {}, the text {piece:?}: answers end there", id.0));
         }
         ends.extend(eos);
-        Ids { bos, after_bos, eos, unknown, ends }
+        Ids { bos, after_bos, eos, unknown, separator, ends }
+    }
+
+    /// Special tokens around a text and around a pair, those of the file or the usual ones of the kind.
+    fn frames(&self, parts: &mut VocabParts, spelling: Spelling, bos: Option<TokenId>) -> Frames<TokenId> {
+        if let Some(frames) = parts.frames.take() {
+            let count = parts.tokens.len();
+            return frames
+                .map(&mut |id| usize::try_from(id).ok().filter(|&id| id < count).and_then(token_id));
+        }
+        let adds_separator = parts.add_separator.unwrap_or(parts.encoder.is_some());
+        let separator = self.separator.filter(|_| adds_separator);
+        let is_bert = spelling == Spelling::WordPiece;
+        let eos = self.eos.filter(|_| parts.add_eos.unwrap_or(parts.encoder.is_some() && !is_bert));
+        let leading = bos.into_iter().chain(self.after_bos.iter().copied().filter(|_| bos.is_some()));
+        Frames::of_tokens(&FrameTokens {
+            leading: leading.collect(),
+            end: if is_bert { separator } else { eos.or(separator) },
+            separator: separator.filter(|_| !is_bert && eos.is_some()),
+            second_kind: u32::from(is_bert && parts.token_types.unwrap_or(2) > 1),
+        })
     }
 
     fn guess_bos(&self, parts: &VocabParts, warnings: &mut Warnings) -> Option<TokenId> {

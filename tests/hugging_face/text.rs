@@ -170,8 +170,14 @@ fn texts_are_composed_where_the_folder_asks_for_it() -> Outcome {
 
 #[test]
 fn tokenizers_of_other_kinds_are_refused_by_name() -> Outcome {
-    let cases: [(&str, Value, &str); 8] = [
-        ("/model/type", "Unigram".into(), "tokenizer.json: model.type: expected BPE, found Unigram"),
+    let cases: [(&str, Value, &str); 10] = [
+        (
+            "/model/type",
+            "WordLevel".into(),
+            "tokenizer.json: model.type: expected BPE, WordPiece or Unigram, found WordLevel",
+        ),
+        ("/model/type", "Unigram".into(), "pre_tokenizer.type: expected BertPreTokenizer"),
+        ("/post_processor/type", "Other".into(), "post_processor.type: expected ByteLevel"),
         ("/model/dropout", 0.1.into(), "model.dropout: expected 0, found 0.1"),
         ("/model/end_of_word_suffix", "</w>".into(), "model.end_of_word_suffix: expected an empty text"),
         ("/model/vocab/the", 9999.into(), "model.vocab.the: expected an id below 512"),

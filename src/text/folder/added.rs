@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
 use super::super::known;
 use super::super::parts::AddedTokenRule;
+use super::vocabulary::Vocabulary;
 use crate::checkpoint::{Object, WeightsError};
 
 /// A token that is matched as a whole.
@@ -29,7 +28,7 @@ impl<'j> Added<'j> {
     pub fn read(
         root: &Object<'j>,
         config: Option<&Object<'j>>,
-        vocab: &Object<'j>,
+        vocab: &Vocabulary<'j>,
     ) -> Result<Vec<Added<'j>>, WeightsError> {
         let mut all = All { vocab, by_content: HashMap::new(), list: Vec::new() };
         for token in root.objects("added_tokens")? {
@@ -55,7 +54,7 @@ impl<'j> Added<'j> {
 
 /// Added tokens with unique contents.
 struct All<'o, 'j> {
-    vocab: &'o Object<'j>,
+    vocab: &'o Vocabulary<'j>,
     by_content: HashMap<&'j str, usize>,
     list: Vec<Added<'j>>,
 }
@@ -63,7 +62,7 @@ struct All<'o, 'j> {
 impl<'j> All<'_, 'j> {
     /// Adds a token, or replaces the one with the same content. Pieces of the model keep their id.
     fn put(&mut self, mut token: Added<'j>) {
-        let of_model = self.vocab.get(token.content).and_then(Value::as_u64);
+        let of_model = self.vocab.id(token.content);
         token.id = of_model.unwrap_or(token.id);
         match self.by_content.get(token.content).and_then(|&index| self.list.get_mut(index)) {
             Some(place) => *place = Added { id: place.id, ..token },
@@ -89,7 +88,7 @@ impl<'j> All<'_, 'j> {
         }
         // Special tokens named in the configuration but described in neither document, if the model has them.
         for content in names {
-            let id = self.vocab.get(content).and_then(Value::as_u64);
+            let id = self.vocab.id(content);
             if let Some(id) = id.filter(|_| !self.by_content.contains_key(content)) {
                 self.put(Added { id, content, is_special: true, rule: AddedTokenRule::default() });
             }
@@ -103,6 +102,6 @@ fn special_names<'j>(config: &Object<'j>) -> Vec<&'j str> {
     let lists = LISTS.iter().filter_map(|key| config.get(key)?.as_array()).flatten();
     let named = NAMES.iter().filter_map(|key| config.get(key)).chain(lists);
     // A string, or an object with one. Some models pad with `!`, which remains ordinary text.
-    let content = |token: &'j Value| token.get("content").unwrap_or(token).as_str();
+    let content = |token: &'j serde_json::Value| token.get("content").unwrap_or(token).as_str();
     named.filter_map(content).filter(|content| known::is_bracketed(content)).collect()
 }

@@ -1,16 +1,26 @@
 //! Tokenizer of a Hugging Face model folder, converted to the parts of a vocabulary.
 //!
-//! `tokenizer.json` has pieces and merge rules (`pieces`, `scheme`). Added tokens come from it and from
-//! `tokenizer_config.json` (`added`). BOS, EOS and the chat template come from the latter and from
-//! `generation_config.json` (`special`). Tokenizers that the kinds in `tokenizer.rs` cannot represent are
-//! rejected with the key.
+//! `tokenizer.json` has pieces and merge rules (`vocabulary`, `pieces`, `scheme`), the steps of encoder
+//! tokenizers (`encoder`, `pipeline`) and special tokens around a text (`post_processor`). Added tokens
+//! come from it and from `tokenizer_config.json` (`added`). BOS, EOS and the chat template come from the
+//! latter and from `generation_config.json` (`special`). Tokenizers that the kinds in `tokenizer.rs`
+//! cannot represent are rejected with the key.
 
 mod added;
+#[cfg(feature = "text")]
+mod base64;
+mod encoder;
 mod pieces;
+#[cfg(feature = "text")]
+mod pipeline;
+mod post_processor;
 mod scheme;
 mod special;
+mod step;
+mod vocabulary;
 
 use super::error::TextError;
+use super::frames::Frames;
 use super::parts::{VocabParts, key};
 use super::warnings::Warnings;
 use crate::checkpoint::{Documents, Object, Strings, WeightsError};
@@ -70,11 +80,21 @@ impl FolderText {
             eos: id(&special.eos).or(ends.first().copied()),
             unknown: scheme.unknown.and_then(|piece| pieces.find(piece)),
             padding: id(&special.padding),
+            separator: id(&special.separator),
+            mask: id(&special.mask),
             ends,
             after_bos,
             add_bos: Some(add_bos.unwrap_or(!scheme.leading.is_empty())),
+            frames: scheme
+                .frames
+                .as_ref()
+                .map(|frames| framed(&sources.root, &pieces, frames))
+                .transpose()?,
             spaces: scheme.spaces(),
             normalization: Some(scheme.normalization()),
+            encoder: scheme.encoder(pieces.scores),
+            #[cfg(feature = "text")]
+            pipeline: scheme.pipeline(),
             added_tokens: pieces.added_tokens,
             tokens: pieces.tokens,
             by_rules: scheme.by_rules(),
@@ -93,6 +113,24 @@ impl FolderText {
             ..VocabParts::of_numbers(documents.rows().min(IDS_MAX), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
+    }
+}
+
+/// Frames with the ids of their tokens.
+fn framed(root: &Object<'_>, pieces: &Pieces, frames: &Frames<&str>) -> Result<Frames<i64>, WeightsError> {
+    let mut missing = None;
+    let ids = frames.clone().map(&mut |name: &str| {
+        let id = pieces.find(name);
+        if id.is_none() {
+            missing = Some(name.to_owned());
+        }
+        id
+    });
+    match missing {
+        Some(name) => {
+            Err(root.refuse("post_processor", "special tokens of the vocabulary", format!("`{name}`")))
+        }
+        None => Ok(ids),
     }
 }
 

@@ -5,6 +5,7 @@ use super::super::parts::{AddedTokenRule, UNUSED};
 use super::super::warnings::{self, Warnings};
 use super::added::Added;
 use super::scheme::Scheme;
+use super::vocabulary::Vocabulary;
 use super::{IDS_MAX, needed};
 use crate::TokenId;
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
@@ -21,6 +22,8 @@ pub(super) struct Pieces {
     pub tokens: Strings,
     pub kinds: Vec<u32>,
     pub merges: Strings,
+    /// Log-probability of each token (Unigram), or empty.
+    pub scores: Vec<f64>,
     /// Options of added tokens, where not default.
     pub added_tokens: Vec<(TokenId, AddedTokenRule)>,
 }
@@ -68,11 +71,15 @@ impl Pieces {
     ) -> Result<Pieces, WeightsError> {
         let Sources { root, config } = sources;
         let model = needed(root, "model")?;
-        let vocab = needed(&model, "vocab")?;
-        let mut tokens = vocabulary(&vocab, scheme, rows.min(IDS_MAX))?;
+        let vocab = Vocabulary::read(&model)?;
+        let mut tokens = vocabulary(&model, &vocab, scheme, rows.min(IDS_MAX))?;
         add_tokens(Added::read(root, config.as_ref(), &vocab)?, &mut tokens, warnings);
         let tokens = tokens.places;
-        let merges = merges(&model)?;
+        let merges = if scheme.has_merges() { merges(&model)? } else { Strings::default() };
+        let mut scores = vocab.scores();
+        if !scores.is_empty() {
+            scores.resize(tokens.len(), 0.0);
+        }
         let kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
         // Placeholders for ids without a piece, as in GGUF. These tokens are never produced.
         let piece = |(id, token): (usize, &Option<Token<'_>>)| match token {
@@ -80,7 +87,8 @@ impl Pieces {
             None => format!("[PAD{id}]"),
         };
         let added_tokens = added_tokens(&tokens);
-        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, merges, added_tokens })
+        let tokens = tokens.iter().enumerate().map(piece).collect();
+        Ok(Pieces { tokens, kinds, merges, scores, added_tokens })
     }
 
     /// The id of a piece.
@@ -91,22 +99,24 @@ impl Pieces {
 
 /// Pieces of the model by id.
 fn vocabulary<'j>(
-    vocab: &Object<'j>,
+    model: &Object<'j>,
+    vocab: &Vocabulary<'j>,
     scheme: &Scheme<'_>,
     ids_max: usize,
 ) -> Result<Tokens<'j>, WeightsError> {
     let mut tokens = Tokens { places: Vec::new(), ids_max };
-    for (piece, id) in vocab.entries() {
-        let place = id.as_u64().and_then(|id| tokens.place(id)).ok_or_else(|| {
+    for (piece, id, shown) in vocab.entries() {
+        let place = id.and_then(|id| tokens.place(id)).ok_or_else(|| {
             let rows = if ids_max < IDS_MAX { ", the rows of the embedding table" } else { "" };
-            vocab.refuse(piece, format!("an id below {ids_max}{rows}"), shown_value(id))
+            vocab.refuse(model, piece, format!("an id below {ids_max}{rows}"), shown)
         })?;
         if let Some(other) = place {
-            return Err(vocab.refuse(piece, "an id of its own", format!("that of {:?}", other.piece)));
+            let found = format!("that of {:?}", other.piece);
+            return Err(vocab.refuse(model, piece, "an id of its own".to_owned(), found));
         }
         let kind = match piece {
             _ if scheme.unknown == Some(piece) => UNKNOWN,
-            _ if !scheme.is_byte_level() && byte_token(piece).is_some() => BYTE,
+            _ if scheme.has_bytes() && byte_token(piece).is_some() => BYTE,
             _ => NORMAL,
         };
         *place = Some(Token { piece, kind, rule: AddedTokenRule::default() });

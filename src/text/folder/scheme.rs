@@ -1,18 +1,22 @@
 //! Kind of tokenizer in a `tokenizer.json`: byte-level BPE or SentencePiece-style, with normalisation and
-//! pre-tokenisation.
+//! pre-tokenisation, or the kind of an encoder (`encoder`).
 
+use super::super::encoder_parts::EncoderParts;
+use super::super::frames::Frames;
 use super::super::parts::{Normalization, RunsOfUnknown};
+#[cfg(feature = "text")]
+use super::super::pipeline::Pipeline;
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
 use super::super::spaces::{MARK, SpacePrefix, Spaces};
 use super::super::warnings::Warnings;
+use super::encoder::EncoderKind;
 use super::needed;
+use super::post_processor::PostProcessor;
+use super::step::{flat, kind};
 use crate::checkpoint::{Object, WeightsError};
 
-/// Maximum number of special tokens at the start of a text. Whisper has two.
-const LEADING_MAX: usize = 8;
-
-/// Configuration of a BPE tokenizer.
+/// Configuration of a tokenizer.
 pub(super) struct Scheme<'j> {
     kind: Kind,
     runs: RunsOfUnknown,
@@ -20,6 +24,8 @@ pub(super) struct Scheme<'j> {
     pub unknown: Option<&'j str>,
     /// Special tokens at the start of a text.
     pub leading: Vec<&'j str>,
+    /// Special tokens around a text and around a pair.
+    pub frames: Option<Frames<&'j str>>,
 }
 
 /// Spelling of pieces.
@@ -28,11 +34,25 @@ enum Kind {
     ByteLevel { pre: &'static str, normalization: Normalization },
     /// Plain text with a mark for spaces.
     SentencePiece(Spaces),
+    /// WordPiece or Unigram.
+    Encoder(EncoderKind),
 }
 
 impl<'j> Scheme<'j> {
     pub fn read(root: &Object<'j>, warnings: &mut Warnings) -> Result<Scheme<'j>, WeightsError> {
         let model = needed(root, "model")?;
+        let post = PostProcessor::read(root)?;
+        if let Some(encoder) = EncoderKind::read(root, &model)? {
+            let unknown = encoder.unknown(&model)?;
+            let (leading, frames) = (post.leading, post.frames.or_else(|| Some(Frames::plain())));
+            return Ok(Scheme {
+                kind: Kind::Encoder(encoder),
+                runs: RunsOfUnknown::OneToken,
+                unknown,
+                leading,
+                frames,
+            });
+        }
         check_model(&model)?;
         let normalizers = flat(root, "normalizer", "normalizers")?;
         let cutters = flat(root, "pre_tokenizer", "pretokenizers")?;
@@ -52,23 +72,27 @@ impl<'j> Scheme<'j> {
             Some(true) => RunsOfUnknown::OneToken,
             _ => RunsOfUnknown::EachCharacter,
         };
-        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, leading: leading(root, warnings)? })
+        if post.ends_with_special {
+            warnings.add("the tokenizer puts a special token behind a text: it is left out");
+        }
+        let (leading, frames) = (post.leading, post.frames);
+        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, leading, frames })
     }
 
     /// Name of this kind in GGUF (`tokenizer.ggml.model`).
     pub fn model(&self) -> &'static str {
-        if self.is_byte_level() { "gpt2" } else { "llama" }
-    }
-
-    pub fn is_byte_level(&self) -> bool {
-        matches!(self.kind, Kind::ByteLevel { .. })
+        match &self.kind {
+            Kind::ByteLevel { .. } => "gpt2",
+            Kind::SentencePiece(_) => "llama",
+            Kind::Encoder(encoder) => encoder.model(),
+        }
     }
 
     /// Name of the pre-tokenizer; empty for SentencePiece-style tokenizers.
     pub fn pre(&self) -> &'static str {
         match self.kind {
             Kind::ByteLevel { pre, .. } => pre,
-            Kind::SentencePiece(_) => "",
+            Kind::SentencePiece(_) | Kind::Encoder(_) => "",
         }
     }
 
@@ -76,28 +100,60 @@ impl<'j> Scheme<'j> {
     pub fn normalization(&self) -> Normalization {
         match self.kind {
             Kind::ByteLevel { normalization, .. } => normalization,
-            Kind::SentencePiece(_) => Normalization::None,
+            Kind::SentencePiece(_) | Kind::Encoder(_) => Normalization::None,
         }
     }
 
     /// Treatment of unknown characters, for SentencePiece-style tokenizers.
     pub fn by_rules(&self) -> Option<RunsOfUnknown> {
-        (!self.is_byte_level()).then_some(self.runs)
+        matches!(self.kind, Kind::SentencePiece(_)).then_some(self.runs)
     }
 
     /// Treatment of spaces, for SentencePiece-style tokenizers.
     pub fn spaces(&self) -> Option<Spaces> {
-        match self.kind {
+        match &self.kind {
             Kind::ByteLevel { .. } => None,
-            Kind::SentencePiece(spaces) => Some(spaces),
+            Kind::SentencePiece(spaces) => Some(*spaces),
+            Kind::Encoder(encoder) => encoder.spaces(),
+        }
+    }
+
+    /// Whether the model has merge rules.
+    pub fn has_merges(&self) -> bool {
+        !matches!(self.kind, Kind::Encoder(_))
+    }
+
+    /// Whether pieces like `<0x41>` are bytes.
+    pub fn has_bytes(&self) -> bool {
+        match &self.kind {
+            Kind::ByteLevel { .. } => false,
+            Kind::SentencePiece(_) => true,
+            Kind::Encoder(encoder) => encoder.byte_fallback(),
+        }
+    }
+
+    /// Parameters of WordPiece or Unigram. `scores` are those of the pieces.
+    pub fn encoder(&self, scores: Vec<f64>) -> Option<EncoderParts> {
+        match &self.kind {
+            Kind::Encoder(encoder) => Some(encoder.parts(scores)),
+            _ => None,
+        }
+    }
+
+    /// Normalisation and splits of WordPiece and Unigram.
+    #[cfg(feature = "text")]
+    pub fn pipeline(&self) -> Pipeline {
+        match &self.kind {
+            Kind::Encoder(encoder) => encoder.pipeline.clone(),
+            _ => Pipeline::default(),
         }
     }
 }
 
-/// Rejects other models than BPE, and unsupported merge options.
+/// Rejects other models, and unsupported merge options.
 fn check_model(model: &Object<'_>) -> Result<(), WeightsError> {
     if let Some(other) = model.text("type")?.filter(|&kind| kind != "BPE") {
-        return Err(model.refuse("type", "BPE", other));
+        return Err(model.refuse("type", "BPE, WordPiece or Unigram", other));
     }
     if let Some(dropout) = model.number("dropout")?.filter(|&share| share != 0.0) {
         return Err(model.refuse("dropout", "0", dropout));
@@ -108,19 +164,6 @@ fn check_model(model: &Object<'_>) -> Result<(), WeightsError> {
         }
     }
     Ok(())
-}
-
-/// Steps under a key: none, one, or those of a sequence.
-fn flat<'j>(root: &Object<'j>, key: &str, list: &str) -> Result<Vec<Object<'j>>, WeightsError> {
-    let Some(step) = root.object(key)? else { return Ok(Vec::new()) };
-    if kind(&step)? != "Sequence" {
-        return Ok(vec![step]);
-    }
-    step.objects(list)
-}
-
-fn kind<'j>(step: &Object<'j>) -> Result<&'j str, WeightsError> {
-    step.text("type")?.ok_or_else(|| step.refuse("type", "a type", "no such key"))
 }
 
 #[cfg(not(feature = "text"))]
@@ -239,34 +282,4 @@ fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsEr
     }
     spaces.are_cut |= step.flag("split")?.unwrap_or(true);
     Ok(())
-}
-
-/// Special tokens at the start of a text. Those at the end are dropped, because an answer continues the text.
-fn leading<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Vec<&'j str>, WeightsError> {
-    let (mut leading, mut ends_with_special) = (Vec::new(), false);
-    for step in flat(root, "post_processor", "processors")? {
-        match kind(&step)? {
-            // Affects only the offsets of tokens.
-            "ByteLevel" => {}
-            "TemplateProcessing" => {
-                let template = step.objects("single")?;
-                let special = |part: &Object<'j>| part.object("SpecialToken");
-                let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
-                let text = specials.iter().position(Option::is_none).unwrap_or(specials.len());
-                let (before, after) = specials.split_at(text);
-                if before.len() > LEADING_MAX {
-                    let expected = format!("at most {LEADING_MAX} special tokens before the text");
-                    return Err(step.refuse("single", expected, before.len()));
-                }
-                let names = before.iter().flatten().map(|token| token.text("id"));
-                leading = names.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-                ends_with_special |= after.iter().any(Option::is_some);
-            }
-            other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
-        }
-    }
-    if ends_with_special {
-        warnings.add("the tokenizer puts a special token behind a text: it is left out");
-    }
-    Ok(leading)
 }

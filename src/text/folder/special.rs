@@ -11,6 +11,8 @@ pub(super) struct Special {
     pub bos: Option<String>,
     pub eos: Option<String>,
     pub padding: Option<String>,
+    pub separator: Option<String>,
+    pub mask: Option<String>,
     /// Whether a text starts with BOS; `None` if unspecified.
     pub add_bos: Option<bool>,
     pub bos_id: Option<i64>,
@@ -26,6 +28,8 @@ impl Special {
             special.bos = token(config, "bos_token")?;
             special.eos = token(config, "eos_token")?;
             special.padding = token(config, "pad_token")?;
+            special.separator = token(config, "sep_token")?;
+            special.mask = token(config, "mask_token")?;
             special.add_bos = config.flag("add_bos_token")?;
         }
         // `generation_config.json` takes precedence over `config.json`.

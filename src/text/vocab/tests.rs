@@ -80,7 +80,7 @@ fn metadata_that_say_nothing_are_named() {
             VocabParts { tokens: Strings::default(), ..good.clone() },
             "`tokenizer.ggml.tokens`: expected between 1",
         ),
-        (VocabParts { model: "t5".to_owned(), ..good.clone() }, "`tokenizer.ggml.model` is `t5`"),
+        (VocabParts { model: "rwkv".to_owned(), ..good.clone() }, "`tokenizer.ggml.model` is `rwkv`"),
     ];
     for (parts, expected) in cases {
         let message = error(&parts);

@@ -26,7 +26,7 @@ const USER_DEFINED: &str = "<think>";
 fn tokenizer(spelling: Spelling) -> Tokenizer {
     let bytes = (0..=255).map(|byte| match spelling {
         Spelling::ByteLevel => crate::text::byte_level::char_of(byte).to_string(),
-        Spelling::Plain | Spelling::SentencePiece => format!("<0x{byte:02X}>"),
+        Spelling::Plain | Spelling::SentencePiece | Spelling::WordPiece => format!("<0x{byte:02X}>"),
     });
     let byte_kind = if spelling == Spelling::ByteLevel { 1 } else { 6 };
     let mut rows: Vec<(String, i32)> = bytes.map(|piece| (piece, byte_kind)).collect();
