@@ -13,6 +13,20 @@ pub enum Role {
     OutputNorm,
     /// Output projection (`lm_head`). Models without one use the token embeddings.
     Head,
+    /// Learned position embeddings of an encoder, one row per position.
+    PositionEmbedding,
+    /// Embeddings of an encoder's segments, one row per token type.
+    TokenTypes,
+    /// Norm of an encoder's embeddings.
+    EmbeddingNorm,
+    /// First projection of a classification head.
+    ClassDense,
+    /// Norm after the first projection of a classification head.
+    ClassNorm,
+    /// Last projection of a classification head: one row per label.
+    ClassOutput,
+    /// Projection of the pooled row in sentence-transformers, 2 or 3 for their modules of these numbers.
+    Projection(u8),
     /// A weight of a layer.
     Layer {
         /// Layer index, from 0.
@@ -63,6 +77,10 @@ pub enum Part {
     DownExperts,
     /// Norm after the MLP, before the residual addition.
     MlpOutputNorm,
+    /// Norm after attention and its residual addition (post-LN).
+    AttentionResidualNorm,
+    /// Norm after the MLP and its residual addition (post-LN).
+    MlpResidualNorm,
 }
 
 /// Row order of the query and key projections within a head.
@@ -90,10 +108,22 @@ pub(super) struct Names {
     output_norm: &'static str,
     /// Prefix of the layer number.
     layers: &'static str,
-    parts: [(Part, &'static str); 19],
+    parts: [(Part, &'static str); 21],
+    encoder: EncoderNames,
     rotary_rows: RotaryRows,
     /// Offset added to the weights of all norms.
     norm_offset: f32,
+}
+
+/// Names of the roles that only encoders have. Those of the classification head have no prefix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct EncoderNames {
+    position_embedding: &'static str,
+    token_types: &'static str,
+    embedding_norm: &'static str,
+    class_dense: &'static str,
+    class_norm: &'static str,
+    class_output: &'static str,
 }
 
 static GGUF: Names = Names {
@@ -121,7 +151,17 @@ static GGUF: Names = Names {
         (Part::GateExperts, "ffn_gate_exps"),
         (Part::UpExperts, "ffn_up_exps"),
         (Part::DownExperts, "ffn_down_exps"),
+        (Part::AttentionResidualNorm, "attn_output_norm"),
+        (Part::MlpResidualNorm, "layer_output_norm"),
     ],
+    encoder: EncoderNames {
+        position_embedding: "position_embd",
+        token_types: "token_types",
+        embedding_norm: "token_embd_norm",
+        class_dense: "cls",
+        class_norm: "cls.norm",
+        class_output: "cls.output",
+    },
     rotary_rows: RotaryRows::OfFamily,
     norm_offset: 0.0,
 };
@@ -155,7 +195,17 @@ impl Names {
             (Part::GateExperts, "mlp.experts.gate_proj"),
             (Part::UpExperts, "mlp.experts.up_proj"),
             (Part::DownExperts, "mlp.experts.down_proj"),
+            (Part::AttentionResidualNorm, ""),
+            (Part::MlpResidualNorm, ""),
         ],
+        encoder: EncoderNames {
+            position_embedding: "",
+            token_types: "",
+            embedding_norm: "",
+            class_dense: "",
+            class_norm: "",
+            class_output: "",
+        },
         rotary_rows: RotaryRows::Halves,
         norm_offset: 0.0,
     };
@@ -214,12 +264,19 @@ impl Dialect {
     }
 
     fn stem(&self, role: Role) -> String {
-        let Names { token_embedding, output_norm, layers, parts, .. } = self.names;
+        let Names { token_embedding, output_norm, layers, parts, encoder, .. } = self.names;
         let body = self.body;
         match role {
             Role::TokenEmbedding => format!("{body}{token_embedding}"),
             Role::OutputNorm => format!("{body}{output_norm}"),
             Role::Head => self.head.to_owned(),
+            Role::PositionEmbedding => format!("{body}{}", encoder.position_embedding),
+            Role::TokenTypes => format!("{body}{}", encoder.token_types),
+            Role::EmbeddingNorm => format!("{body}{}", encoder.embedding_norm),
+            Role::ClassDense => encoder.class_dense.to_owned(),
+            Role::ClassNorm => encoder.class_norm.to_owned(),
+            Role::ClassOutput => encoder.class_output.to_owned(),
+            Role::Projection(number) => format!("dense_{number}"),
             Role::Layer { index, part } => {
                 let name = parts.iter().find(|&&(other, _)| other == part).map_or("", |&(_, name)| name);
                 format!("{body}{layers}{index}.{name}")
