@@ -225,6 +225,58 @@ impl Names {
     pub const GLM4: Names = Names::COHERE
         .with(Part::AttentionOutputNorm, "post_self_attn_layernorm")
         .with(Part::MlpOutputNorm, "post_mlp_layernorm");
+    /// BERT: norms after the residual additions.
+    pub const BERT: Names = Names {
+        token_embedding: "embeddings.word_embeddings",
+        layers: "encoder.layer.",
+        encoder: EncoderNames {
+            position_embedding: "embeddings.position_embeddings",
+            token_types: "embeddings.token_type_embeddings",
+            embedding_norm: "embeddings.LayerNorm",
+            class_dense: "bert.pooler.dense",
+            class_norm: "",
+            class_output: "classifier",
+        },
+        ..Names::LLAMA
+            .with(Part::AttentionNorm, "")
+            .with(Part::Query, "attention.self.query")
+            .with(Part::Key, "attention.self.key")
+            .with(Part::Value, "attention.self.value")
+            .with(Part::AttentionOutput, "attention.output.dense")
+            .with(Part::AttentionResidualNorm, "attention.output.LayerNorm")
+            .with(Part::MlpNorm, "")
+            .with(Part::Up, "intermediate.dense")
+            .with(Part::Down, "output.dense")
+            .with(Part::MlpResidualNorm, "output.LayerNorm")
+    };
+    /// RoBERTa: BERT with another classification head.
+    pub const ROBERTA: Names = Names {
+        encoder: EncoderNames {
+            class_dense: "classifier.dense",
+            class_output: "classifier.out_proj",
+            ..Names::BERT.encoder
+        },
+        ..Names::BERT
+    };
+    /// ModernBERT: fused projections.
+    pub const MODERN_BERT: Names = Names {
+        token_embedding: "embeddings.tok_embeddings",
+        output_norm: "final_norm",
+        encoder: EncoderNames {
+            embedding_norm: "embeddings.norm",
+            class_dense: "head.dense",
+            class_norm: "head.norm",
+            class_output: "classifier",
+            ..Names::LLAMA.encoder
+        },
+        ..Names::LLAMA
+            .with(Part::AttentionNorm, "attn_norm")
+            .with(Part::QueryKeyValue, "attn.Wqkv")
+            .with(Part::AttentionOutput, "attn.Wo")
+            .with(Part::MlpNorm, "mlp_norm")
+            .with(Part::GateUp, "mlp.Wi")
+            .with(Part::Down, "mlp.Wo")
+    };
     /// MLP without a gate.
     pub const STARCODER2: Names = Names::LLAMA.with(Part::Up, "mlp.c_fc").with(Part::Down, "mlp.c_proj");
 
@@ -294,6 +346,12 @@ impl Dialect {
     /// Whether `name` is the weight of `part` in some layer.
     pub fn is_part(&self, name: &str, part: Part) -> bool {
         self.layer_of(name).is_some_and(|(index, _)| name == self.weight(Role::Layer { index, part }))
+    }
+
+    /// Prefix of all names but those of output projection and classification head.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn body(&self) -> &'static str {
+        self.body
     }
 
     /// Row order of the query and key projections.

@@ -77,8 +77,9 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.scaling.yarn_log_multiplier", Read),
     // The vocabulary size is the number of rows in the embedding table. This key may differ by padding.
     ("vocab_size", Ignored),
-    // Pooling of text embeddings, and label names of classifiers.
+    // Pooling and length of texts for embedding, and label names of classifiers.
     ("pooling_type", Ignored),
+    ("text_length", Ignored),
     ("classifier.output_labels", Ignored),
     // LayerNorm only.
     ("attention.layer_norm_epsilon", Ignored),
@@ -209,6 +210,10 @@ const OF_ENCODERS: &[(&str, Rule)] = &[
     ("final_logit_softcapping", Ignored),
     ("classifier_pooling", Read),
     ("pooling_type", Read),
+    // Keys of folders.
+    ("position_offset", Read),
+    ("text_length", Read),
+    ("token_type_count", Read),
 ];
 
 const COHERE: &[&str] = &["command-r", "cohere2"];

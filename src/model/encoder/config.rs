@@ -55,6 +55,8 @@ pub struct EncoderConfig {
     pub model: ModelConfig,
     /// Pooling of the file; `None` if the file does not declare any.
     pub pooling: Option<Pooling>,
+    /// Default length of texts in tokens: less than the context where sentence-transformers cuts earlier.
+    pub context_usual: usize,
     /// Pooling before a classification head.
     pub class_pooling: Pooling,
     /// Rows of the position table before the first position, in encoders with learned positions.
@@ -141,13 +143,16 @@ impl Reader<'_> {
             Some(other) => return Err(self.keys.refuse("classifier_pooling", "cls or mean", other)),
         };
         let (first_position, model) = self.positions(model)?;
+        let class_head = self.class_head(&model);
+        let context_usual = self.keys.count("text_length", Some(model.context_length))?;
         Ok(EncoderConfig {
-            pooling: self.pooling()?,
+            pooling: self.pooling()?.or_else(|| self.usual_pooling(class_head)),
+            context_usual: context_usual.min(model.context_length),
             class_pooling,
             first_position,
             token_types: self.token_types(&model)?,
             projections: self.projections(model.embedding_length)?,
-            class_head: self.class_head(&model),
+            class_head,
             model,
         })
     }
@@ -167,7 +172,7 @@ impl Reader<'_> {
 
     fn pooling(&self) -> Result<Option<Pooling>, ModelError> {
         Ok(match self.keys.whole("pooling_type")? {
-            // 0 leaves the rows of all tokens: the file's author did not choose.
+            // 0 leaves the rows of all tokens, without a choice of pooling.
             None | Some(0) => None,
             Some(1) => Some(Pooling::Mean),
             Some(2) => Some(Pooling::Cls),
@@ -175,6 +180,11 @@ impl Reader<'_> {
             Some(4) => Some(Pooling::Rank),
             Some(other) => return Err(self.keys.refuse("pooling_type", "0 to 4", other)),
         })
+    }
+
+    /// Pooling of an encoder whose file declares none, as in sentence-transformers.
+    fn usual_pooling(&self, class_head: ClassHead) -> Option<Pooling> {
+        self.keys.family.encoder.map(|_| if class_head.is_some() { Pooling::Rank } else { Pooling::Mean })
     }
 
     fn tensor(&self, role: Role) -> Option<&TensorInfo> {
@@ -210,11 +220,15 @@ impl Reader<'_> {
             let (tensor, found) = (info.name.clone(), format!("[{rows}, {cols}]"));
             return Err(ModelError::TensorShape { tensor, expected, found });
         }
+        let expected = format!("{rows}, the rows of {}", info.name);
         let key = "tokenizer.ggml.token_type_count";
-        match self.file.metadata().u32(key)? {
-            Some(found) if found as usize != rows => {
-                let expected = format!("{rows}, the rows of {}", info.name);
-                Err(key_error(key, &expected, &found.to_string()))
+        if let Some(found) = self.file.metadata().u32(key)?.filter(|&found| found as usize != rows) {
+            return Err(key_error(key, &expected, &found.to_string()));
+        }
+        // The same in a folder.
+        match self.keys.whole("token_type_count")? {
+            Some(found) if found != rows as u64 => {
+                Err(self.keys.refuse("token_type_count", &expected, found))
             }
             _ => Ok(rows),
         }
