@@ -37,6 +37,12 @@ pub enum EmbedError {
         /// Vocabulary size.
         vocab_size: usize,
     },
+    /// A pair of a text and token ids.
+    #[error("pair {index}: expected two texts, or token ids of both")]
+    MixedPair {
+        /// Place of the document.
+        index: usize,
+    },
     /// A number of dimensions of 0 or beyond the model's.
     #[error("dimensions: expected 1 to {width}, found {found}")]
     Dimensions {
@@ -98,6 +104,7 @@ impl EmbedError {
         match self {
             EmbedError::TooLong { .. } => ErrorKind::TooLong,
             EmbedError::Empty { .. }
+            | EmbedError::MixedPair { .. }
             | EmbedError::Token { .. }
             | EmbedError::Dimensions { .. }
             | EmbedError::Prompt { .. } => ErrorKind::Invalid,

@@ -47,8 +47,25 @@ impl<'a> From<&'a Vec<TokenId>> for EmbedInput<'a> {
     }
 }
 
-/// Maximum length of a text, and whether longer ones are cut.
-pub(super) type Limits = (usize, bool);
+/// A text's place in its call, and its limits.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) index: usize,
+    pub(super) context_max: usize,
+    pub(super) truncate: bool,
+}
+
+impl Limits {
+    /// Ids of which those from `kept` on may be cut at the end.
+    fn fit(self, mut ids: Vec<TokenId>, kept: usize) -> Result<Vec<TokenId>, EmbedError> {
+        let Limits { index, context_max, truncate } = self;
+        if ids.len() > context_max && !(truncate && kept < context_max) {
+            return Err(EmbedError::TooLong { index, tokens: ids.len(), context_max });
+        }
+        ids.truncate(context_max);
+        Ok(ids)
+    }
+}
 
 /// Tokenizer and prompts of a model.
 pub(super) struct Encoding {
@@ -73,114 +90,56 @@ impl Encoding {
         }
     }
 
-    /// Token ids of a text with its prefix, within the limits.
+    /// Token ids of a text with its prefix.
     pub(super) fn text(
         &self,
-        index: usize,
-        text: &EmbedInput<'_>,
-        prefix: &str,
-        (context_max, truncate): Limits,
+        text: EmbedInput<'_>,
+        #[cfg_attr(not(feature = "text"), allow(unused_variables))] prefix: &str,
+        limits: Limits,
     ) -> Result<EmbedText> {
-        let ids = self.ids(text, prefix)?;
-        if ids.len() <= context_max || !truncate {
-            return Ok(fitting(index, ids, context_max)?.into());
+        match text {
+            EmbedInput::Tokens(ids) => Ok(limits.fit(ids.to_vec(), 0)?.into()),
+            #[cfg(feature = "text")]
+            EmbedInput::Text(text) if prefix.is_empty() => self.encode(text, None, limits),
+            #[cfg(feature = "text")]
+            EmbedInput::Text(text) => self.encode(&[prefix, text].concat(), None, limits),
         }
-        Ok(self.cut(text, ids, context_max).into())
     }
 
-    /// Token ids of a query and a document. Truncation shortens the document.
+    /// Token ids of a query and a document: two texts, or ids that are put together as they are.
     pub(super) fn pair(
         &self,
-        index: usize,
-        query: &EmbedInput<'_>,
-        document: &EmbedInput<'_>,
-        (context_max, truncate): Limits,
+        query: EmbedInput<'_>,
+        document: EmbedInput<'_>,
+        limits: Limits,
     ) -> Result<EmbedText> {
-        let first = self.ids(query, "")?;
-        let second = self.second(document)?;
-        if first.is_empty() || second.is_empty() {
-            return Err(EmbedError::Empty { index }.into());
-        }
-        let (tokens, left) = (first.len() + second.len(), context_max.saturating_sub(first.len()));
-        let second = if tokens <= context_max {
-            second
-        } else if truncate && left > 0 {
-            self.cut(document, second, left)
-        } else {
-            return Err(EmbedError::TooLong { index, tokens, context_max }.into());
-        };
-        Ok(EmbedText { first_segment: first.len(), ids: [first, second].concat() })
-    }
-
-    /// Cuts the ids of a text to `len`. The special token at the end of a tokenized text stays.
-    fn cut(&self, text: &EmbedInput<'_>, mut ids: Vec<TokenId>, len: usize) -> Vec<TokenId> {
-        let last = ids.last().copied().filter(|&last| self.is_closing(text, last));
-        ids.truncate(len);
-        if let (Some(last), Some(end)) = (last, ids.last_mut()) {
-            *end = last;
-        }
-        ids
-    }
-}
-
-/// The ids, if they fit the context.
-fn fitting(index: usize, ids: Vec<TokenId>, context_max: usize) -> Result<Vec<TokenId>, EmbedError> {
-    let tokens = ids.len();
-    if tokens > context_max {
-        return Err(EmbedError::TooLong { index, tokens, context_max });
-    }
-    Ok(ids)
-}
-
-#[cfg(feature = "text")]
-impl Encoding {
-    fn ids(&self, text: &EmbedInput<'_>, prefix: &str) -> Result<Vec<TokenId>> {
-        match text {
-            EmbedInput::Tokens(ids) => Ok(ids.to_vec()),
-            EmbedInput::Text(text) if prefix.is_empty() => self.encode(text),
-            EmbedInput::Text(text) => self.encode(&[prefix, text].concat()),
-        }
-    }
-
-    /// Ids of the second text of a pair.
-    fn second(&self, text: &EmbedInput<'_>) -> Result<Vec<TokenId>> {
-        match text {
-            EmbedInput::Tokens(ids) => Ok(ids.to_vec()),
-            EmbedInput::Text(text) => {
-                let (mut ids, opening) = (self.encode(text)?, self.tokenizer()?.vocab().leading().len());
-                ids.drain(..opening.min(ids.len()));
-                Ok(ids)
+        match (query, document) {
+            (EmbedInput::Tokens(query), EmbedInput::Tokens(document)) => {
+                if query.is_empty() || document.is_empty() {
+                    return Err(EmbedError::Empty { index: limits.index }.into());
+                }
+                let ids = limits.fit([query, document].concat(), query.len())?;
+                Ok(EmbedText { ids, first_segment: query.len() })
             }
+            #[cfg(feature = "text")]
+            (EmbedInput::Text(query), EmbedInput::Text(document)) => {
+                self.encode(query, Some(document), limits)
+            }
+            #[cfg(feature = "text")]
+            _ => Err(EmbedError::MixedPair { index: limits.index }.into()),
         }
     }
 
-    /// Ids of a text with the model's special tokens.
-    fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
-        Ok(self.tokenizer()?.encode(text, Special::Text, AddBos::AsModel)?)
-    }
-
-    fn tokenizer(&self) -> Result<&Tokenizer> {
+    /// Token ids of a text or a pair of texts, with the model's special tokens.
+    #[cfg(feature = "text")]
+    fn encode(&self, first: &str, second: Option<&str>, limits: Limits) -> Result<EmbedText> {
         let refused = |error: &TextError| EmbedError::NoTokenizer { reason: error.to_string() };
-        Ok(self.tokenizer.as_ref().map_err(refused)?)
-    }
-
-    fn is_closing(&self, text: &EmbedInput<'_>, id: TokenId) -> bool {
-        let control = || self.tokenizer().is_ok_and(|tokenizer| tokenizer.vocab().is_control(id));
-        matches!(text, EmbedInput::Text(_)) && control()
-    }
-}
-
-#[cfg(not(feature = "text"))]
-impl Encoding {
-    fn ids(&self, EmbedInput::Tokens(ids): &EmbedInput<'_>, _prefix: &str) -> Result<Vec<TokenId>> {
-        Ok(ids.to_vec())
-    }
-
-    fn second(&self, text: &EmbedInput<'_>) -> Result<Vec<TokenId>> {
-        self.ids(text, "")
-    }
-
-    fn is_closing(&self, _text: &EmbedInput<'_>, _id: TokenId) -> bool {
-        false
+        let tokenizer = self.tokenizer.as_ref().map_err(refused)?;
+        let encode = |text: &str, bos| tokenizer.encode(text, Special::Text, bos);
+        let mut ids = encode(first, AddBos::AsModel)?;
+        let first_segment = ids.len();
+        let Some(second) = second else { return Ok(limits.fit(ids, 0)?.into()) };
+        ids.extend(encode(second, AddBos::No)?);
+        Ok(EmbedText { ids: limits.fit(ids, first_segment)?, first_segment })
     }
 }

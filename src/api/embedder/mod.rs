@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use builder::EmbedderBuilder;
 pub use input::EmbedInput;
-use input::Encoding;
+use input::{Encoding, Limits};
 pub use options::EmbedOptions;
 
 use super::Device;
@@ -135,8 +135,7 @@ impl Embedder {
         let prefix = self.shared.encoding.prefix(options)?;
         let mut tokens = Vec::new();
         let encoded = texts.into_iter().enumerate().map(|(index, text)| {
-            let limits = (self.handle.context_max(), options.truncate);
-            let text = self.shared.encoding.text(index, &text.into(), prefix, limits)?;
+            let text = self.shared.encoding.text(text.into(), prefix, self.limits(index, options))?;
             tokens.push(text.ids.len());
             Ok::<_, crate::Error>(text)
         });
@@ -146,7 +145,8 @@ impl Embedder {
     }
 
     /// Scores of documents for a query by a reranker: the logit of its first label, in the order of the
-    /// documents. Higher is better; the scale is the model's own. Of [`EmbedOptions`] only
+    /// documents. Higher is better; the scale is the model's own. Query and documents are texts, or all are
+    /// token ids, with the special tokens between them at the end of the query. Of [`EmbedOptions`] only
     /// [`EmbedOptions::truncate`] applies: it shortens the document.
     ///
     /// # Errors
@@ -161,11 +161,14 @@ impl Embedder {
         self.expect(self.info().pooling == Pooling::Rank, "a reranker")?;
         let query = query.into();
         let pairs = documents.into_iter().enumerate().map(|(index, document)| {
-            let limits = (self.handle.context_max(), options.truncate);
-            self.shared.encoding.pair(index, &query, &document.into(), limits)
+            self.shared.encoding.pair(query, document.into(), self.limits(index, options))
         });
         let rows = self.handle.encode(pairs)?;
         Ok(rows.into_iter().map(|row| row.first().copied().unwrap_or_default()).collect())
+    }
+
+    fn limits(&self, index: usize, options: &EmbedOptions) -> Limits {
+        Limits { index, context_max: self.handle.context_max(), truncate: options.truncate }
     }
 
     fn expect(&self, fits: bool, expected: &'static str) -> Result<(), EmbedError> {

@@ -2,6 +2,16 @@
 //! `tests/golden/families` were written by llama.cpp's converter. Every weight and every setting moves an
 //! embedding, or is refused.
 
+mod api;
+mod bite;
+mod folder;
+mod minilm;
+mod rank;
+#[path = "../real_models/mod.rs"]
+mod real_models;
+#[path = "../tiny/mod.rs"]
+mod tiny;
+
 use std::num::NonZeroUsize;
 
 use ottava::TokenId;
@@ -9,7 +19,7 @@ use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{Backend, Reference};
 use ottava::checkpoint::{Checkpoint, ModelFile};
 use ottava::ir::StepLimits;
-use ottava::model::{Encoder, EncoderConfig, EncoderOptions, Pooling, TextTokens};
+use ottava::model::{Encoder, EncoderConfig, EncoderOptions, Pooling, TextEncoder as _, TextTokens};
 use serde_json::Value;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -26,8 +36,8 @@ macro_rules! golden {
     ($name:literal, $record:literal, $pooling:expr) => {
         Golden {
             name: $record,
-            file: include_bytes!(concat!("golden/families/", $name, ".gguf")),
-            record: include_str!(concat!("golden/families/", $record, ".json")),
+            file: include_bytes!(concat!("../golden/families/", $name, ".gguf")),
+            record: include_str!(concat!("../golden/families/", $record, ".json")),
             pooling: $pooling,
         }
     };
@@ -80,7 +90,6 @@ fn whole(ids: &[TokenId]) -> TextTokens<'_> {
 
 /// Pooled rows of texts in one step.
 fn rows<B: Backend>(encoder: &mut Encoder<B>, texts: &[TextTokens<'_>]) -> Outcome<Vec<Vec<f32>>> {
-    use ottava::model::TextEncoder as _;
     let width = encoder.width();
     let mut out = vec![0.0; texts.len() * width];
     encoder.encode(texts, &mut out)?;
