@@ -1,7 +1,7 @@
 //! The crate's public error type: one variant per subsystem error.
 
 use crate::kind::ErrorKind;
-use crate::{backend, checkpoint, engine, graph, kv, model, quant, sample, session, text};
+use crate::{backend, checkpoint, embed, engine, graph, kv, model, quant, sample, session, text};
 
 /// An error of any layer, from model files to generation. Messages give the expected and the found value, and
 /// the location.
@@ -48,6 +48,9 @@ pub enum Error {
     /// A generation failed.
     #[error(transparent)]
     Generation(#[from] engine::GenerationError),
+    /// Texts could not be embedded.
+    #[error(transparent)]
+    Embed(#[from] embed::EmbedError),
     /// The model has no chat template, so messages cannot be rendered.
     #[error("{model} has no chat template; give a plain prompt instead")]
     NoChatTemplate {
@@ -75,6 +78,7 @@ impl Error {
             Error::Engine(error) => error.kind(),
             Error::Submit(error) => error.kind(),
             Error::Generation(error) => error.kind(),
+            Error::Embed(error) => error.kind(),
             Error::NoChatTemplate { .. } => ErrorKind::Unsupported,
         }
     }
@@ -91,6 +95,7 @@ impl Error {
             Error::Engine(error) => error.field(),
             Error::Submit(error) => error.field(),
             Error::Generation(error) => error.field(),
+            Error::Embed(error) => error.field(),
             Error::NoChatTemplate { .. } => Some("messages"),
             _ => None,
         }

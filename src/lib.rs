@@ -14,7 +14,8 @@
 //! An [`Engine`] is cheap to clone and shared between threads. It serves many requests at once. Each
 //! [`submit`](Engine::submit) returns a [`Generation`](engine::Generation): an iterator over events, or with
 //! the feature `async` a `Stream`. `examples/` has a chat with a deadline, classification, a constraint, many
-//! requests with a shared prefix, and a prefix saved to a file.
+//! requests with a shared prefix, and a prefix saved to a file. An [`Embedder`] turns texts into vectors and
+//! ranks documents.
 //!
 //! # Features
 //!
@@ -77,6 +78,10 @@ mod checkpoint;
 pub mod checkpoint;
 #[cfg(feature = "constraints")]
 pub mod constrain;
+#[cfg(not(feature = "unstable"))]
+mod embed;
+#[cfg(feature = "unstable")]
+pub mod embed;
 pub mod engine;
 mod error;
 #[cfg(not(feature = "unstable"))]
@@ -113,7 +118,10 @@ pub mod session;
 pub mod text;
 mod token;
 
-pub use api::{Device, DeviceInfo, Engine, EngineBuilder, EngineInfo, InferenceEngine, Prepared, Request};
+pub use api::{
+    Device, DeviceInfo, EmbedOptions, Embedder, EmbedderBuilder, EmbedderInfo, Embeddings, Engine,
+    EngineBuilder, EngineInfo, InferenceEngine, Prepared, Request,
+};
 pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
 pub use kind::ErrorKind;

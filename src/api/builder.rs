@@ -27,7 +27,7 @@ const KV_CPU: KvBudget = KvBudget::Contexts(2);
 const KV_CUDA: KvBudget = KvBudget::FreeShare(0.9);
 
 /// A backend, before a model is loaded on it.
-enum Chosen {
+pub(super) enum Chosen {
     /// With the reason why no GPU was taken, if one was preferred.
     Cpu(Cpu, Option<String>),
     #[cfg(feature = "cuda")]
@@ -243,7 +243,7 @@ impl EngineBuilder {
     }
 
     /// The requested device, or the best one.
-    fn choose(&self) -> Result<Chosen> {
+    pub(super) fn choose(&self) -> Result<Chosen> {
         #[cfg(feature = "cuda")]
         let cuda = |ordinal| Cuda::new(&CudaOptions { ordinal, batch_invariant: self.batch_invariant });
         let cpu = |why| Ok(Chosen::Cpu(Cpu::new(&self.cpu)?, why));

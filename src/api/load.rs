@@ -191,7 +191,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// `general.name` of the file, else the file's stem.
-fn model_name(file: &dyn Checkpoint) -> String {
+pub(super) fn model_name(file: &dyn Checkpoint) -> String {
     let stem =
         || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
     let name = file.metadata().str("general.name").ok().flatten();

@@ -1,4 +1,5 @@
-//! The embedding API: an [`InferenceEngine`] built from a model file, requests, and streams of text.
+//! The API for embedding in programs: an [`InferenceEngine`] built from a model file, requests, and streams of
+//! text; an [`Embedder`] for vectors of texts.
 //!
 //! The backend's type is erased here: below, everything is generic over [`crate::backend::Backend`] and
 //! compiled for one; above, an [`InferenceEngine`] is a plain handle. Scheduling is in [`crate::engine`].
@@ -25,6 +26,7 @@ mod chat;
 #[cfg(feature = "text")]
 mod chat_prompt;
 mod device;
+mod embedder;
 mod load;
 mod prepare;
 mod request;
@@ -40,6 +42,7 @@ use builder::Source;
 #[cfg(feature = "text")]
 pub use chat::ChatAnswer;
 pub use device::{Device, DeviceInfo};
+pub use embedder::{EmbedInput, EmbedOptions, Embedder, EmbedderBuilder, EmbedderInfo, Embeddings};
 pub use prepare::Prepared;
 use request::Prompt;
 pub use request::Request;
@@ -48,8 +51,9 @@ pub use request::Request;
 pub use crate::backend::cpu::PrefetchHint;
 pub use crate::backend::cpu::{Compute, Isa, THREADS_MAX};
 pub use crate::backend::{DeviceHealth, NoHealth, Throttle};
+pub use crate::embed::EmbedError;
 pub use crate::ir::{KvDtype, PAGE_TOKENS, Window};
-pub use crate::model::{DecoderMemory, KvBudget, LoadProgress, SidecarUse};
+pub use crate::model::{DecoderMemory, KvBudget, LoadProgress, Pooling, SidecarUse};
 pub use crate::quant::{Quality, QuantFormat};
 
 #[cfg(feature = "constraints")]

@@ -13,6 +13,20 @@ pub enum Role {
     OutputNorm,
     /// Output projection (`lm_head`). Models without one use the token embeddings.
     Head,
+    /// Learned position embeddings of an encoder, one row per position.
+    PositionEmbedding,
+    /// Embeddings of an encoder's segments, one row per token type.
+    TokenTypes,
+    /// Norm of an encoder's embeddings.
+    EmbeddingNorm,
+    /// First projection of a classification head.
+    ClassDense,
+    /// Norm after the first projection of a classification head.
+    ClassNorm,
+    /// Last projection of a classification head: one row per label.
+    ClassOutput,
+    /// Projection of the pooled row in sentence-transformers, 2 or 3 for their modules of these numbers.
+    Projection(u8),
     /// A weight of a layer.
     Layer {
         /// Layer index, from 0.
@@ -63,6 +77,10 @@ pub enum Part {
     DownExperts,
     /// Norm after the MLP, before the residual addition.
     MlpOutputNorm,
+    /// Norm after attention and its residual addition (post-LN).
+    AttentionResidualNorm,
+    /// Norm after the MLP and its residual addition (post-LN).
+    MlpResidualNorm,
 }
 
 /// Row order of the query and key projections within a head.
@@ -90,10 +108,22 @@ pub(super) struct Names {
     output_norm: &'static str,
     /// Prefix of the layer number.
     layers: &'static str,
-    parts: [(Part, &'static str); 19],
+    parts: [(Part, &'static str); 21],
+    encoder: EncoderNames,
     rotary_rows: RotaryRows,
     /// Offset added to the weights of all norms.
     norm_offset: f32,
+}
+
+/// Names of the roles that only encoders have. Those of the classification head have no prefix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct EncoderNames {
+    position_embedding: &'static str,
+    token_types: &'static str,
+    embedding_norm: &'static str,
+    class_dense: &'static str,
+    class_norm: &'static str,
+    class_output: &'static str,
 }
 
 static GGUF: Names = Names {
@@ -121,7 +151,17 @@ static GGUF: Names = Names {
         (Part::GateExperts, "ffn_gate_exps"),
         (Part::UpExperts, "ffn_up_exps"),
         (Part::DownExperts, "ffn_down_exps"),
+        (Part::AttentionResidualNorm, "attn_output_norm"),
+        (Part::MlpResidualNorm, "layer_output_norm"),
     ],
+    encoder: EncoderNames {
+        position_embedding: "position_embd",
+        token_types: "token_types",
+        embedding_norm: "token_embd_norm",
+        class_dense: "cls",
+        class_norm: "cls.norm",
+        class_output: "cls.output",
+    },
     rotary_rows: RotaryRows::OfFamily,
     norm_offset: 0.0,
 };
@@ -155,7 +195,17 @@ impl Names {
             (Part::GateExperts, "mlp.experts.gate_proj"),
             (Part::UpExperts, "mlp.experts.up_proj"),
             (Part::DownExperts, "mlp.experts.down_proj"),
+            (Part::AttentionResidualNorm, ""),
+            (Part::MlpResidualNorm, ""),
         ],
+        encoder: EncoderNames {
+            position_embedding: "",
+            token_types: "",
+            embedding_norm: "",
+            class_dense: "",
+            class_norm: "",
+            class_output: "",
+        },
         rotary_rows: RotaryRows::Halves,
         norm_offset: 0.0,
     };
@@ -175,6 +225,58 @@ impl Names {
     pub const GLM4: Names = Names::COHERE
         .with(Part::AttentionOutputNorm, "post_self_attn_layernorm")
         .with(Part::MlpOutputNorm, "post_mlp_layernorm");
+    /// BERT: norms after the residual additions.
+    pub const BERT: Names = Names {
+        token_embedding: "embeddings.word_embeddings",
+        layers: "encoder.layer.",
+        encoder: EncoderNames {
+            position_embedding: "embeddings.position_embeddings",
+            token_types: "embeddings.token_type_embeddings",
+            embedding_norm: "embeddings.LayerNorm",
+            class_dense: "bert.pooler.dense",
+            class_norm: "",
+            class_output: "classifier",
+        },
+        ..Names::LLAMA
+            .with(Part::AttentionNorm, "")
+            .with(Part::Query, "attention.self.query")
+            .with(Part::Key, "attention.self.key")
+            .with(Part::Value, "attention.self.value")
+            .with(Part::AttentionOutput, "attention.output.dense")
+            .with(Part::AttentionResidualNorm, "attention.output.LayerNorm")
+            .with(Part::MlpNorm, "")
+            .with(Part::Up, "intermediate.dense")
+            .with(Part::Down, "output.dense")
+            .with(Part::MlpResidualNorm, "output.LayerNorm")
+    };
+    /// RoBERTa: BERT with another classification head.
+    pub const ROBERTA: Names = Names {
+        encoder: EncoderNames {
+            class_dense: "classifier.dense",
+            class_output: "classifier.out_proj",
+            ..Names::BERT.encoder
+        },
+        ..Names::BERT
+    };
+    /// ModernBERT: fused projections.
+    pub const MODERN_BERT: Names = Names {
+        token_embedding: "embeddings.tok_embeddings",
+        output_norm: "final_norm",
+        encoder: EncoderNames {
+            embedding_norm: "embeddings.norm",
+            class_dense: "head.dense",
+            class_norm: "head.norm",
+            class_output: "classifier",
+            ..Names::LLAMA.encoder
+        },
+        ..Names::LLAMA
+            .with(Part::AttentionNorm, "attn_norm")
+            .with(Part::QueryKeyValue, "attn.Wqkv")
+            .with(Part::AttentionOutput, "attn.Wo")
+            .with(Part::MlpNorm, "mlp_norm")
+            .with(Part::GateUp, "mlp.Wi")
+            .with(Part::Down, "mlp.Wo")
+    };
     /// MLP without a gate.
     pub const STARCODER2: Names = Names::LLAMA.with(Part::Up, "mlp.c_fc").with(Part::Down, "mlp.c_proj");
 
@@ -214,12 +316,19 @@ impl Dialect {
     }
 
     fn stem(&self, role: Role) -> String {
-        let Names { token_embedding, output_norm, layers, parts, .. } = self.names;
+        let Names { token_embedding, output_norm, layers, parts, encoder, .. } = self.names;
         let body = self.body;
         match role {
             Role::TokenEmbedding => format!("{body}{token_embedding}"),
             Role::OutputNorm => format!("{body}{output_norm}"),
             Role::Head => self.head.to_owned(),
+            Role::PositionEmbedding => format!("{body}{}", encoder.position_embedding),
+            Role::TokenTypes => format!("{body}{}", encoder.token_types),
+            Role::EmbeddingNorm => format!("{body}{}", encoder.embedding_norm),
+            Role::ClassDense => encoder.class_dense.to_owned(),
+            Role::ClassNorm => encoder.class_norm.to_owned(),
+            Role::ClassOutput => encoder.class_output.to_owned(),
+            Role::Projection(number) => format!("dense_{number}"),
             Role::Layer { index, part } => {
                 let name = parts.iter().find(|&&(other, _)| other == part).map_or("", |&(_, name)| name);
                 format!("{body}{layers}{index}.{name}")
@@ -237,6 +346,12 @@ impl Dialect {
     /// Whether `name` is the weight of `part` in some layer.
     pub fn is_part(&self, name: &str, part: Part) -> bool {
         self.layer_of(name).is_some_and(|(index, _)| name == self.weight(Role::Layer { index, part }))
+    }
+
+    /// Prefix of all names but those of output projection and classification head.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn body(&self) -> &'static str {
+        self.body
     }
 
     /// Row order of the query and key projections.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::Dialect;
+use crate::checkpoint::{Dialect, Part, Role};
 use crate::graph::RopeSpec;
 use crate::ir::{Heads, KvDtype, KvLayout};
 
@@ -100,6 +100,7 @@ impl ModelConfig {
             RotatedLayers::All => true,
             RotatedLayers::NopeEvery(period) => !(layer + 1).is_multiple_of(period),
             RotatedLayers::Local => local || self.local.is_none(),
+            RotatedLayers::None => false,
         };
         rotated.then_some(if local { &self.rope.local } else { &self.rope.global })
     }
@@ -107,6 +108,12 @@ impl ModelConfig {
     /// Sliding window of a layer in positions; `None` for global layers.
     pub fn layer_window(&self, layer: usize) -> Option<u32> {
         self.local_layer(layer).map(|local| local.window)
+    }
+
+    /// Whether the family has this norm: some encoders lack the first one.
+    pub(super) fn has_norm(&self, role: Role) -> bool {
+        let first = Role::Layer { index: 0, part: Part::AttentionNorm };
+        role != first || self.family.encoder.is_none_or(|encoder| encoder.first_norm)
     }
 
     /// Whether the file has a bias with this name.

@@ -1,11 +1,12 @@
-//! Graph builder for decoder models: one builder for all families, driven by the configuration.
+//! Graph builder for decoder models: one builder for all families, driven by the configuration. `encoder`
+//! builds graphs of text encoders from its layers.
 //!
 //! The graph declares its weights by the checkpoint's tensor names. `hyper` checks a file against them, and
 //! `load` uploads them to the backend.
 
 use crate::checkpoint::{Part, Role};
-use crate::graph::{AttentionSpec, Graph, GraphError, NodeId};
-use crate::ir::{Activation, NormKind};
+use crate::graph::{AttentionSpec, Graph, GraphError, NodeId, RowAttentionSpec};
+use crate::ir::{Activation, AttentionMask, NormKind};
 
 use super::config::{Experts, ModelConfig};
 use super::recipe::{ExpertsRecipe, MlpRecipe, NormPlacement, QueryKeyNorms, RouterNorm};
@@ -17,15 +18,10 @@ pub(super) const SAMPLED: &str = "sampled";
 
 /// Builds the graph of a model.
 pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
-    let mut builder = Builder { graph: Graph::new(), config };
-    let table = builder.graph.matrix(
-        &config.dialect.weight(Role::TokenEmbedding),
-        config.vocab_size,
-        config.embedding_length,
-    )?;
-    let mut x = builder.graph.embed(table, config.embedding_scale)?;
+    let mut builder = Builder { graph: Graph::new(), config, keys: KeySource::Cache };
+    let mut x = builder.embed()?;
     for index in 0..config.block_count {
-        x = builder.layer(x, index)?;
+        x = builder.layer(x, index, index + 1 == config.block_count)?;
     }
     let x = builder.norm(x, Role::OutputNorm)?;
     let head = if config.tied_embeddings { Role::TokenEmbedding } else { Role::Head };
@@ -41,13 +37,37 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
     Ok(builder.graph)
 }
 
-struct Builder<'c> {
-    graph: Graph,
-    config: &'c ModelConfig,
+/// Source of an attention's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeySource {
+    /// The KV cache, with the step's tokens appended.
+    Cache,
+    /// The step's own tokens: each text is one step.
+    Step,
+}
+
+pub(super) struct Builder<'c> {
+    pub(super) graph: Graph,
+    pub(super) config: &'c ModelConfig,
+    pub(super) keys: KeySource,
 }
 
 impl Builder<'_> {
-    fn layer(&mut self, mut x: NodeId, index: usize) -> Result<NodeId, GraphError> {
+    /// Token embeddings.
+    pub(super) fn embed(&mut self) -> Result<NodeId, GraphError> {
+        let ModelConfig { dialect, vocab_size, embedding_length, embedding_scale, .. } = self.config;
+        let table = dialect.weight(Role::TokenEmbedding);
+        let table = self.graph.matrix(&table, *vocab_size, *embedding_length)?;
+        self.graph.embed(table, *embedding_scale)
+    }
+
+    /// A layer. `outputs_only` drops all rows but the outputs' as early as possible.
+    pub(super) fn layer(
+        &mut self,
+        mut x: NodeId,
+        index: usize,
+        outputs_only: bool,
+    ) -> Result<NodeId, GraphError> {
         let config = self.config;
         let role = |part| Role::Layer { index, part };
         let beside = config.family.layer.norms == NormPlacement::Parallel;
@@ -55,19 +75,19 @@ impl Builder<'_> {
         let mut y = self.attention(h, index)?;
         // After the last layer's keys and values, only the output rows matter: they alone pass through the
         // last MLP and the head.
-        if index + 1 == config.block_count {
+        if outputs_only {
             (x, y) = (self.graph.outputs(x)?, self.graph.outputs(y)?);
             h = if beside { self.graph.outputs(h)? } else { h };
         }
         let y = self.linear(y, role(Part::AttentionOutput), config.embedding_length)?;
-        let x = self.add(x, y, role(Part::AttentionOutputNorm))?;
+        let x = self.add(x, y, role(Part::AttentionOutputNorm), role(Part::AttentionResidualNorm))?;
         let h = if beside { h } else { self.norm_before(x, role(Part::MlpNorm))? };
         let y = match config.family.layer.mlp {
             MlpRecipe::Gated(activation) => self.gated(h, index, activation)?,
             MlpRecipe::Plain(activation) => self.plain(h, index, activation)?,
             MlpRecipe::Experts(recipe) => self.experts(h, index, recipe)?,
         };
-        self.add(x, y, role(Part::MlpOutputNorm))
+        self.add(x, y, role(Part::MlpOutputNorm), role(Part::MlpResidualNorm))
     }
 
     fn attention(&mut self, h: NodeId, layer: usize) -> Result<NodeId, GraphError> {
@@ -84,14 +104,22 @@ impl Builder<'_> {
             Some(rope) => [self.graph.rope(q, heads.dim, rope)?, self.graph.rope(k, heads.dim, rope)?],
             None => [q, k],
         };
-        let spec = AttentionSpec {
-            layer,
-            heads,
-            scale: config.attention_scale,
-            window: config.layer_window(layer),
-            soft_cap: config.attention_soft_cap,
-        };
-        self.graph.attention(q, k, v, spec)
+        let (scale, window) = (config.attention_scale, config.layer_window(layer));
+        match self.keys {
+            KeySource::Cache => {
+                let soft_cap = config.attention_soft_cap;
+                self.graph.attention(q, k, v, AttentionSpec { layer, heads, scale, window, soft_cap })
+            }
+            KeySource::Step => {
+                let mask = match (config.family.encoder, window) {
+                    (None, _) => AttentionMask::Causal,
+                    (Some(_), None) => AttentionMask::Full,
+                    // The file counts the positions on both sides together.
+                    (Some(_), Some(window)) => AttentionMask::Window(window / 2 + 1),
+                };
+                self.graph.row_attention(q, k, v, RowAttentionSpec { heads, scale, mask })
+            }
+        }
     }
 
     fn gated(&mut self, h: NodeId, index: usize, activation: Activation) -> Result<NodeId, GraphError> {
@@ -155,24 +183,28 @@ impl Builder<'_> {
         Ok(products)
     }
 
-    /// Residual add: `x + y`, or `x + norm(y)` in families with norms after attention and MLP.
-    fn add(&mut self, x: NodeId, y: NodeId, norm: Role) -> Result<NodeId, GraphError> {
-        let y = match self.config.family.layer.norms {
+    /// Residual add: `x + y`, or `x + norm(y)` in families with norms after attention and MLP, or
+    /// `norm(x + y)` in those with norms after the addition.
+    fn add(&mut self, x: NodeId, y: NodeId, norm: Role, sum_norm: Role) -> Result<NodeId, GraphError> {
+        let norms = self.config.family.layer.norms;
+        let y = match norms {
             NormPlacement::Sandwich | NormPlacement::Post => self.norm(y, norm)?,
-            NormPlacement::Pre | NormPlacement::Parallel => y,
+            NormPlacement::Pre | NormPlacement::Parallel | NormPlacement::AfterResidual => y,
         };
         let y = self.scaled(y, self.config.residual_scale)?;
-        self.graph.add(x, y)
+        let sum = self.graph.add(x, y)?;
+        if norms == NormPlacement::AfterResidual { self.norm(sum, sum_norm) } else { Ok(sum) }
     }
 
     fn norm_before(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
         match self.config.family.layer.norms {
-            NormPlacement::Post => Ok(x),
+            _ if !self.config.has_norm(role) => Ok(x),
+            NormPlacement::Post | NormPlacement::AfterResidual => Ok(x),
             NormPlacement::Pre | NormPlacement::Sandwich | NormPlacement::Parallel => self.norm(x, role),
         }
     }
 
-    fn norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
+    pub(super) fn norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
         let ModelConfig { dialect, embedding_length, norm_epsilon, .. } = self.config;
         let weight = self.graph.vector(&dialect.weight(role), *embedding_length)?;
         if self.config.family.norm == NormKind::Rms {
@@ -205,7 +237,7 @@ impl Builder<'_> {
     }
 
     /// Projection to `rows` features, with the role's bias if the model has one.
-    fn linear(&mut self, x: NodeId, role: Role, rows: usize) -> Result<NodeId, GraphError> {
+    pub(super) fn linear(&mut self, x: NodeId, role: Role, rows: usize) -> Result<NodeId, GraphError> {
         self.biased(x, role, role, rows)
     }
 

@@ -4,8 +4,9 @@ use crate::ir::{Activation, NormKind, RopePairing};
 
 use super::ModelError;
 use super::recipe::{
-    AttentionRecipe, EmbedRecipe, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope, LogitScale, MlpRecipe,
-    NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm, SlidingWindowLayers,
+    AttentionRecipe, EmbedRecipe, EncoderRecipe, ExpertsRecipe, GlobalLayer, HeadRecipe, LayerRecipe,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm,
+    SlidingWindowLayers,
 };
 
 /// Architecture differences between families. Everything else is a hyperparameter of the file.
@@ -27,6 +28,8 @@ pub struct Family {
     pub sliding_window_layers: Option<SlidingWindowLayers>,
     /// Processing of logits.
     pub head: HeadRecipe,
+    /// For text encoders: their own parts. `None` for decoders.
+    pub encoder: Option<EncoderRecipe>,
 }
 
 const ATTENTION: AttentionRecipe = AttentionRecipe {
@@ -52,11 +55,12 @@ const LLAMA: Family = Family {
     layer: LAYER,
     sliding_window_layers: None,
     head: HeadRecipe { scale: LogitScale::Factor(1.0), soft_cap: None },
+    encoder: None,
 };
 
 /// Every fourth layer is global. The window is a hyperparameter of the file.
 const GLOBAL_EVERY_FOURTH: SlidingWindowLayers =
-    SlidingWindowLayers { period: 4, window: 0, rope: LocalRope::AsGlobal };
+    SlidingWindowLayers { period: 4, global: GlobalLayer::Last, window: 0, rope: LocalRope::AsGlobal };
 
 const COMMAND_R: Family = Family {
     name: "command-r",
@@ -93,9 +97,25 @@ const GEMMA2: Family = Family {
         mlp: MlpRecipe::Gated(Activation::GeluTanh),
         norms: NormPlacement::Sandwich,
     },
-    sliding_window_layers: Some(SlidingWindowLayers { period: 2, window: 4096, rope: LocalRope::AsGlobal }),
+    sliding_window_layers: Some(SlidingWindowLayers { period: 2, window: 4096, ..GLOBAL_EVERY_FOURTH }),
     head: HeadRecipe { soft_cap: Some(30.0), ..LLAMA.head },
     ..LLAMA
+};
+
+const GEMMA3: Family = Family {
+    name: "gemma3",
+    layer: LayerRecipe {
+        attention: AttentionRecipe { norms: QueryKeyNorms::Heads, wide_scale_at: Some(62), ..ATTENTION },
+        ..GEMMA2.layer
+    },
+    sliding_window_layers: Some(SlidingWindowLayers {
+        period: 6,
+        window: 0,
+        global: GlobalLayer::Last,
+        rope: LocalRope::Unscaled { base: Some(10_000.0) },
+    }),
+    head: LLAMA.head,
+    ..GEMMA2
 };
 
 const GRANITE: Family =
@@ -127,7 +147,7 @@ const QWEN3: Family = Family {
 const QWEN3_MOE: Family =
     Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 };
 
-/// All families.
+/// All families of decoders.
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     Family {
@@ -148,20 +168,7 @@ pub const FAMILIES: &[Family] = &[
         ..GEMMA2
     },
     GEMMA2,
-    Family {
-        name: "gemma3",
-        layer: LayerRecipe {
-            attention: AttentionRecipe { norms: QueryKeyNorms::Heads, wide_scale_at: Some(62), ..ATTENTION },
-            ..GEMMA2.layer
-        },
-        sliding_window_layers: Some(SlidingWindowLayers {
-            period: 6,
-            window: 0,
-            rope: LocalRope::Unscaled { base: Some(10_000.0) },
-        }),
-        head: LLAMA.head,
-        ..GEMMA2
-    },
+    GEMMA3,
     COMMAND_R,
     Family {
         name: "cohere2",
@@ -216,15 +223,94 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
+const BERT: Family = Family {
+    name: "bert",
+    pairing: RopePairing::Halves,
+    norm: NormKind::Layer,
+    epsilon: 1e-12,
+    layer: LayerRecipe {
+        attention: AttentionRecipe { rotated: RotatedLayers::None, ..ATTENTION },
+        mlp: MlpRecipe::Plain(Activation::Gelu),
+        norms: NormPlacement::AfterResidual,
+    },
+    encoder: Some(EncoderRecipe {
+        learned_positions: true,
+        embedding_norm: true,
+        first_norm: true,
+        output_norm: false,
+    }),
+    ..LLAMA
+};
+
+/// All families of text encoders.
+pub const ENCODERS: &[Family] = &[
+    BERT,
+    Family {
+        name: "nomic-bert",
+        layer: LayerRecipe { attention: ATTENTION, mlp: LAYER.mlp, ..BERT.layer },
+        encoder: Some(EncoderRecipe {
+            learned_positions: false,
+            embedding_norm: true,
+            first_norm: true,
+            output_norm: false,
+        }),
+        ..BERT
+    },
+    Family {
+        name: "modern-bert",
+        epsilon: 1e-5,
+        layer: LayerRecipe { mlp: MlpRecipe::Gated(Activation::Gelu), ..LAYER },
+        sliding_window_layers: Some(SlidingWindowLayers {
+            period: 3,
+            global: GlobalLayer::First,
+            window: 128,
+            rope: LocalRope::Unscaled { base: Some(10_000.0) },
+        }),
+        encoder: Some(EncoderRecipe {
+            learned_positions: false,
+            embedding_norm: true,
+            first_norm: false,
+            output_norm: true,
+        }),
+        ..BERT
+    },
+    Family {
+        name: "gemma-embedding",
+        encoder: Some(EncoderRecipe {
+            learned_positions: false,
+            embedding_norm: false,
+            first_norm: true,
+            output_norm: true,
+        }),
+        layer: LayerRecipe {
+            attention: AttentionRecipe { wide_scale_at: None, ..GEMMA3.layer.attention },
+            ..GEMMA3.layer
+        },
+        ..GEMMA3
+    },
+];
+
 impl Family {
-    /// Looks up the family of a `general.architecture`.
+    /// Looks up the decoder family of a `general.architecture`.
+    ///
+    /// # Errors
+    /// [`ModelError::Architecture`] with the name and the supported families, [`ModelError::Encoder`] for a
+    /// text encoder.
+    pub fn named(name: &str) -> Result<&'static Family, ModelError> {
+        let family = Family::of_any(name)?;
+        let encoder = || ModelError::Encoder { family: family.name };
+        family.encoder.is_none().then_some(family).ok_or_else(encoder)
+    }
+
+    /// Looks up the family of a `general.architecture`, decoder or encoder.
     ///
     /// # Errors
     /// [`ModelError::Architecture`] with the name and the supported families.
-    pub fn named(name: &str) -> Result<&'static Family, ModelError> {
-        let supported = || FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ");
+    pub fn of_any(name: &str) -> Result<&'static Family, ModelError> {
+        let all = || FAMILIES.iter().chain(ENCODERS);
+        let supported = || all().map(|family| family.name).collect::<Vec<_>>().join(", ");
         let unknown = || ModelError::Architecture { found: name.into(), supported: supported() };
-        FAMILIES.iter().find(|family| family.name == name).ok_or_else(unknown)
+        all().find(|family| family.name == name).ok_or_else(unknown)
     }
 }
 
@@ -236,7 +322,7 @@ mod tests {
     fn an_unknown_architecture_is_named_with_those_supported() {
         let error = Family::named("mamba").expect_err("unknown").to_string();
         assert!(error.contains("mamba"), "{error}");
-        for family in FAMILIES {
+        for family in FAMILIES.iter().chain(ENCODERS) {
             assert!(error.contains(family.name), "{error}");
         }
     }

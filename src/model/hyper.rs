@@ -10,8 +10,9 @@ use crate::checkpoint::{Array, Checkpoint, Part, Role, Strings, TensorInfo, Valu
 use crate::ir::{Heads, NormKind};
 
 use super::config::{Experts, LocalAttention, ModelConfig};
-use super::keys::{Keys, shown_value, whole};
-use super::recipe::{EmbedRecipe, LogitScale, MlpRecipe};
+use super::family::Family;
+use super::keys::{Keys, family_name, shown_value, whole};
+use super::recipe::{EmbedRecipe, GlobalLayer, LogitScale, MlpRecipe};
 use super::rotation::rotations;
 use super::{ModelError, decoder, key_error, known, missing, tensors};
 
@@ -33,11 +34,20 @@ impl ModelConfig {
     }
 
     fn read(file: &dyn Checkpoint) -> Result<ModelConfig, ModelError> {
-        let keys = Keys::new(file)?;
-        known::check(keys)?;
-        let config = Reader { file, keys }.config()?;
-        tensors::check(file, &decoder::build(&config)?, &config)?;
+        let config = ModelConfig::of_family(file, Family::named(family_name(file)?)?)?;
+        tensors::check(file, &decoder::build(&config)?, &config, &[])?;
         Ok(config)
+    }
+
+    /// Reads the hyperparameters of a family, decoder or encoder, and checks all sizes. The weights of the
+    /// graph are not checked.
+    pub(super) fn of_family(
+        file: &dyn Checkpoint,
+        family: &'static Family,
+    ) -> Result<ModelConfig, ModelError> {
+        let keys = Keys { file, family };
+        known::check(keys)?;
+        Reader { file, keys }.config()
     }
 }
 
@@ -231,15 +241,21 @@ impl Reader<'_> {
         let refuse = |found: &Value| self.keys.refuse(key, &expected, shown_value(found));
         let flags = match self.keys.raw(key) {
             None => {
-                let period = self.keys.family.sliding_window_layers.map_or(0, |local| local.period);
-                return Ok(every(period as u64, layers));
+                let local = self.keys.family.sliding_window_layers;
+                let (period, global) =
+                    local.map_or((0, GlobalLayer::Last), |local| (local.period, local.global));
+                return Ok(every(period as u64, global, layers));
             }
             Some(Value::Array(Array::Bool(flags))) => Some(flags.clone()),
             Some(Value::Array(array)) => array.to_u32s().and_then(|flags| {
                 let flag = |&flag: &u32| (flag < 2).then_some(flag == 1);
                 flags.iter().map(flag).collect()
             }),
-            Some(value) => return whole(value).map(|n| every(n, layers)).ok_or_else(|| refuse(value)),
+            Some(value) => {
+                let global =
+                    self.keys.family.sliding_window_layers.map_or(GlobalLayer::Last, |local| local.global);
+                return whole(value).map(|n| every(n, global, layers)).ok_or_else(|| refuse(value));
+            }
         };
         let fitting = flags.filter(|flags| flags.len() == layers);
         fitting.ok_or_else(|| self.keys.raw(key).map_or_else(|| missing(key, &expected), refuse))
@@ -286,7 +302,8 @@ impl Reader<'_> {
     }
 }
 
-/// All layers but every `period`-th; all for a period of 0.
-fn every(period: u64, layers: usize) -> Vec<bool> {
-    (1..=layers as u64).map(|layer| period == 0 || !layer.is_multiple_of(period)).collect()
+/// All layers but one of each `period`; all for a period of 0.
+fn every(period: u64, global: GlobalLayer, layers: usize) -> Vec<bool> {
+    let first = u64::from(global == GlobalLayer::Last);
+    (first..first + layers as u64).map(|layer| period == 0 || !layer.is_multiple_of(period)).collect()
 }

@@ -13,13 +13,13 @@ pub(super) struct Keys<'f> {
     pub family: &'static Family,
 }
 
-impl<'f> Keys<'f> {
-    pub fn new(file: &'f dyn Checkpoint) -> Result<Self, ModelError> {
-        let name = file.metadata().str("general.architecture")?;
-        let name = name.ok_or_else(|| key_error("general.architecture", "an architecture", "no such key"))?;
-        Ok(Keys { file, family: Family::named(name)? })
-    }
+/// Architecture of the file.
+pub(super) fn family_name(file: &dyn Checkpoint) -> Result<&str, ModelError> {
+    let name = file.metadata().str("general.architecture")?;
+    name.ok_or_else(|| key_error("general.architecture", "an architecture", "no such key"))
+}
 
+impl<'f> Keys<'f> {
     /// Full key, as spelled in the file.
     pub fn name(self, key: &str) -> String {
         self.file.metadata().name_of(&self.full(key)).to_owned()

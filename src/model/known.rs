@@ -6,7 +6,7 @@ use crate::ir::NormKind;
 
 use super::family::Family;
 use super::keys::{Keys, equal_element, number, shown_value, whole};
-use super::recipe::{ExpertsRecipe, MlpRecipe, RouterNorm};
+use super::recipe::{ExpertsRecipe, MlpRecipe, RotatedLayers, RouterNorm};
 use super::{ModelError, key_error};
 
 /// Treatment of a key.
@@ -77,8 +77,9 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.scaling.yarn_log_multiplier", Read),
     // The vocabulary size is the number of rows in the embedding table. This key may differ by padding.
     ("vocab_size", Ignored),
-    // Pooling of text embeddings, and label names of classifiers.
+    // Pooling and length of texts for embedding, and label names of classifiers.
     ("pooling_type", Ignored),
+    ("text_length", Ignored),
     ("classifier.output_labels", Ignored),
     // LayerNorm only.
     ("attention.layer_norm_epsilon", Ignored),
@@ -201,6 +202,20 @@ const OF_EXPERTS: &[(&str, Rule)] = &[
 const OF_LAYER_NORMS: &[(&str, Rule)] =
     &[("attention.layer_norm_epsilon", Read), ("attention.layer_norm_rms_epsilon", Ignored)];
 
+/// Rules for text encoders. They take precedence over [`KNOWN`].
+const OF_ENCODERS: &[(&str, Rule)] = &[
+    ("attention.causal", MustBeOff),
+    ("attn_logit_softcapping", MustBeOff),
+    // Encoders have no logits.
+    ("final_logit_softcapping", Ignored),
+    ("classifier_pooling", Read),
+    ("pooling_type", Read),
+    // Keys of folders.
+    ("position_offset", Read),
+    ("text_length", Read),
+    ("token_type_count", Read),
+];
+
 const COHERE: &[&str] = &["command-r", "cohere2"];
 const GRANITE: &[&str] = &["granite", "granitemoe"];
 const QWEN_VL: &[&str] = &["qwen3vl", "qwen3vlmoe"];
@@ -216,6 +231,11 @@ const OF_FAMILIES: &[(&[&str], &str, Rule)] = &[
     // Granite models without it have no rotary embedding.
     (GRANITE, "rope.scaling.finetuned", MustBeTrue),
     (&["mistral3"], "attention.temperature_scale", Read),
+    (&["modern-bert"], "hidden_activation", Text("gelu")),
+    (&["gemma-embedding"], "dense_2_feat_in", Read),
+    (&["gemma-embedding"], "dense_2_feat_out", Read),
+    (&["gemma-embedding"], "dense_3_feat_in", Read),
+    (&["gemma-embedding"], "dense_3_feat_out", Read),
     // DeepStack: the number of layers that add image features.
     (QWEN_VL, "n_deepstack_layers", Ignored),
 ];
@@ -238,7 +258,11 @@ fn rule_of(family: &Family, name: &str) -> Option<Rule> {
         OF_FAMILIES.iter().find(|(families, known, _)| *known == name && families.contains(&family.name));
     let norms = || if family.norm == NormKind::Layer { of(OF_LAYER_NORMS) } else { None };
     let experts = || if router_norm(family).is_some() { of(OF_EXPERTS) } else { None };
-    own.map(|&(_, _, rule)| rule).or_else(norms).or_else(experts).or_else(|| of(KNOWN))
+    let rotated = family.layer.attention.rotated != RotatedLayers::None;
+    let unrotated = || (!rotated && name.starts_with("rope.")).then_some(MustBeOff);
+    let encoders = || if family.encoder.is_some() { of(OF_ENCODERS).or_else(unrotated) } else { None };
+    let own = own.map(|&(_, _, rule)| rule);
+    own.or_else(norms).or_else(experts).or_else(encoders).or_else(|| of(KNOWN))
 }
 
 /// Router weights of families with experts; `None` for dense families.

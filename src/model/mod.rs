@@ -5,7 +5,7 @@
 //! `tensors` checks them against the tensors. `rotation`, `scaling` and `rope` compute rotary frequencies.
 //! `decoder` builds the graph. `load` compiles it according to `options` and sizes the KV pool by the
 //! `budget`. `upload` brings the weights of a `source` to the backend, or `sidecar` reads them prepared.
-//! `own` makes a model from a user-built graph.
+//! `own` makes a model from a user-built graph. `encoder` makes text encoders: see [`TextEncoder`].
 //!
 //! [`Decoder`] is the engine's interface to a model. Sequences and sampling parameters are not here.
 
@@ -14,6 +14,7 @@
 mod budget;
 mod config;
 mod decoder;
+mod encoder;
 mod family;
 mod hyper;
 mod keys;
@@ -43,13 +44,15 @@ use crate::quant::QuantError;
 use crate::session::SessionError;
 use crate::token::TokenId;
 pub use config::{Experts, LocalAttention, ModelConfig, Rotations};
-pub use family::{FAMILIES, Family};
+pub use encoder::{Encoder, EncoderConfig, EncoderOptions, Pooling, TextEncoder, TextTokens};
+pub use family::{ENCODERS, FAMILIES, Family};
 pub use load::Model;
 pub use options::{KvBudget, LoadOptions};
 pub use own::OwnModel;
 pub use recipe::{
-    AttentionRecipe, EmbedRecipe, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalRope, LogitScale, MlpRecipe,
-    NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm, SlidingWindowLayers,
+    AttentionRecipe, EmbedRecipe, EncoderRecipe, ExpertsRecipe, GlobalLayer, HeadRecipe, LayerRecipe,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers, RouterNorm,
+    SlidingWindowLayers,
 };
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;
@@ -84,6 +87,20 @@ pub enum ModelError {
         expected: String,
         /// Value in the file.
         found: String,
+    },
+    /// A text encoder in place of a language model.
+    #[error(
+        "{family} is a text encoder, which has no logits: expected a language model; an Embedder runs it"
+    )]
+    Encoder {
+        /// Name of the family.
+        family: &'static str,
+    },
+    /// Rank pooling of a model without a classification head.
+    #[error("this {family} model has no classification head: expected another pooling than rank")]
+    NoClassHead {
+        /// Name of the family.
+        family: &'static str,
     },
     /// Mixture of experts in a dense family.
     #[error("experts are not supported in this family: {}", shown(shown_by))]
@@ -195,7 +212,10 @@ impl ModelError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ModelError::File { reason, .. } => reason.kind(),
-            ModelError::Architecture { .. } | ModelError::Experts { .. } => ErrorKind::Unsupported,
+            ModelError::Architecture { .. }
+            | ModelError::Encoder { .. }
+            | ModelError::NoClassHead { .. }
+            | ModelError::Experts { .. } => ErrorKind::Unsupported,
             ModelError::Context { .. } | ModelError::KvBudget { .. } | ModelError::KvShare { .. } => {
                 ErrorKind::Invalid
             }
@@ -237,7 +257,9 @@ impl ModelError {
             | ModelError::Weights(_)
             | ModelError::Backend(_)
             | ModelError::Output { .. } => return self,
-            ModelError::Architecture { .. } | ModelError::Key { .. } => checkpoint.metadata().file(),
+            ModelError::Architecture { .. } | ModelError::Encoder { .. } | ModelError::Key { .. } => {
+                checkpoint.metadata().file()
+            }
             _ => checkpoint.path(),
         };
         ModelError::File { file: file.to_owned(), reason: Box::new(self) }

@@ -50,6 +50,8 @@ pub enum RotatedLayers {
     NopeEvery(usize),
     /// Sliding-window layers; all layers in models without windows.
     Local,
+    /// No layer.
+    None,
 }
 
 /// MLP variant.
@@ -92,6 +94,8 @@ pub enum NormPlacement {
     Post,
     /// One norm before attention and MLP, which run in parallel.
     Parallel,
+    /// After each residual addition: `x = norm(x + y)` (post-LN, Vaswani et al. 2017).
+    AfterResidual,
 }
 
 /// Scaling of embeddings. The file may have a further factor.
@@ -121,15 +125,26 @@ pub enum LogitScale {
     Divisor,
 }
 
-/// Sliding-window layers: all but every `period`-th layer.
+/// Sliding-window layers: all but one layer of each `period`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingWindowLayers {
     /// Period of global layers.
     pub period: usize,
+    /// Place of the global layer in its period.
+    pub global: GlobalLayer,
     /// Default window in positions; 0 for none.
     pub window: u64,
     /// Rotary embedding of sliding-window layers.
     pub rope: LocalRope,
+}
+
+/// Place of the global layer in its period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GlobalLayer {
+    /// The first layer.
+    First,
+    /// The last layer.
+    Last,
 }
 
 /// Rotary embedding of sliding-window layers.
@@ -142,4 +157,17 @@ pub enum LocalRope {
         /// Default base; `None` for the base of global layers.
         base: Option<f64>,
     },
+}
+
+/// Text encoder: attention in both directions, over the rows of a step instead of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderRecipe {
+    /// Whether learned position embeddings are added to the token embeddings.
+    pub learned_positions: bool,
+    /// Whether the embeddings are normalised.
+    pub embedding_norm: bool,
+    /// Whether the first layer has a norm before attention, in families with such norms.
+    pub first_norm: bool,
+    /// Whether the last layer's output is normalised.
+    pub output_norm: bool,
 }

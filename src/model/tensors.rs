@@ -49,10 +49,12 @@ pub(super) fn check_sizes(
 ) -> Result<(), ModelError> {
     let dialect = file.dialect();
     check_shape(file, &dialect.weight(Role::TokenEmbedding), None, sizes.embedding_length)?;
-    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), sizes.embedding_length)?;
+    if sizes.family.encoder.is_none_or(|encoder| encoder.output_norm) {
+        check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), sizes.embedding_length)?;
+    }
     for index in 0..sizes.block_count {
         let name = |part| dialect.weight(Role::Layer { index, part });
-        for (part, rows, cols) in sizes.parts(|part| fused.contains(&name(part))) {
+        for (part, rows, cols) in sizes.parts(index, |part| fused.contains(&name(part))) {
             check_shape(file, &name(part), Some(rows), cols)?;
         }
     }
@@ -61,11 +63,12 @@ pub(super) fn check_sizes(
 
 impl Sizes {
     /// Parts of a layer with rows and columns.
-    fn parts(&self, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
+    fn parts(&self, index: usize, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
         let Sizes { family, heads, embedding_length, feed_forward_length, experts, .. } = *self;
         let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
         let mut parts = Vec::new();
-        if family.layer.norms != NormPlacement::Post {
+        let first = index > 0 || family.encoder.is_none_or(|encoder| encoder.first_norm);
+        if first && !matches!(family.layer.norms, NormPlacement::Post | NormPlacement::AfterResidual) {
             parts.push((Part::AttentionNorm, 1, embedding_length));
         }
         if is_fused(Part::QueryKeyValue) {
@@ -114,8 +117,15 @@ fn check_shape(
 }
 
 /// Checks every weight of the graph against the file, and every tensor of the file against the graph.
-pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
+/// `others` are tensors that are used without the graph.
+pub(super) fn check(
+    file: &dyn Checkpoint,
+    graph: &Graph,
+    config: &ModelConfig,
+    others: &[String],
+) -> Result<(), ModelError> {
     let mut used: HashSet<&str> = HashSet::from([scaling::FREQUENCIES]);
+    used.extend(others.iter().map(String::as_str));
     if config.short_rope.is_some() {
         used.extend([scaling::FACTORS_LONG, scaling::FACTORS_SHORT]);
     }

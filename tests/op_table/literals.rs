@@ -4,9 +4,9 @@
 use ottava::backend::Reference;
 use ottava::ir::{
     Activation, ApplyRope, Attention, Binary, BinaryFn, DeltaHeads, Embed, Epilogue, GatedDelta,
-    GatherOutputs, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, MeanRows, Normalize, Op,
-    Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows,
-    ShortConv, Softmax, State, Transpose, Unary, UnaryFn, Window, WriteMode,
+    GatherOutputs, HeadNorm, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, MeanRows,
+    Normalize, Op, Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows,
+    SampleRows, ShortConv, Softmax, State, Transpose, Unary, UnaryFn, Window, WriteMode,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -175,6 +175,17 @@ fn elementwise() {
         case.ops = vec![Op::Binary(Binary { dst, a, b, f })];
         assert_gives(&case, &want);
     }
+}
+
+#[test]
+fn a_norm_of_heads() {
+    let mut case = Case::new("head norm");
+    let weight = case.vector(vec![1.0, 2.0]);
+    // Mean squares of 25 / 2 and 0.5.
+    let x = case.input(&[3.0, 4.0, 0.0, -1.0], 4);
+    case.results = vec![x];
+    case.ops = vec![Op::HeadNorm(HeadNorm { x, head_dim: 2, norm: RmsNorm { weight, eps: 0.0 } })];
+    assert_gives(&case, &[0.848_528_1, 2.262_741_7, 0.0, -2.828_427_1]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, attention over rows
-//! at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
+//! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, norms of heads,
+//! attention over rows at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
 
 use ottava::ir::{
     Activation, AttentionMask, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul,
-    GatedDelta, Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route,
-    RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, WriteMode,
+    GatedDelta, HeadNorm, Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place,
+    Product, RmsNorm, Route, RowAttention, Rows, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn,
+    WriteMode,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -13,6 +14,7 @@ use crate::case::{Case, Numbers};
 /// All rows.
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [1, 7, 16, 17, 100, 576].into_iter().flat_map(norms).collect();
+    cases.extend([(1, 8), (3, 20), (2, 64), (1, 256)].map(|(heads, dim)| head_norm(heads, dim)));
     cases.extend(
         [AttentionMask::Full, AttentionMask::Causal, AttentionMask::Window(1), AttentionMask::Window(3)]
             .map(of_sequences),
@@ -58,6 +60,16 @@ fn norms(cols: usize) -> Vec<Case> {
         with(NormKind::Layer, true, WriteMode::Store, true),
         with(NormKind::Rms, true, WriteMode::Store, false),
     ]
+}
+
+fn head_norm(heads: usize, dim: usize) -> Case {
+    let mut case = Case::new(format!("norm of {heads} heads of {dim}"));
+    let mut numbers = Numbers((heads * dim) as u64);
+    let weight = case.vector(numbers.take(dim));
+    let x = case.input(&numbers.take(19 * heads * dim), heads * dim);
+    case.results = vec![x];
+    case.ops = vec![Op::HeadNorm(HeadNorm { x, head_dim: dim, norm: RmsNorm { weight, eps: 1e-6 } })];
+    case
 }
 
 /// Two sequences of a step, each over its own rows.
@@ -261,7 +273,7 @@ fn delta(heads: DeltaHeads) -> Case {
     case
 }
 
-/// Means and operations with states that must fail, on places of ones.
+/// Norms of heads, means and operations with states that must fail, on places of ones.
 pub fn refused() -> (Case, Vec<Op>) {
     let mut case = Case::new("refused states").at(0..5);
     case.slots = vec![vec![0.0; 40]; 2];
@@ -276,7 +288,12 @@ pub fn refused() -> (Case, Vec<Op>) {
     let state = State { offset: 0, rows: 16, cols: 4 };
     let delta = GatedDelta { dst: a, q, k, v, decay, beta, heads, scale: 1.0, state };
     let fixed = Place { rows: Rows::Fixed(5), ..a };
+    let norm = RmsNorm { weight, eps: 1e-6 };
     let ops = vec![
+        // Heads that do not fill a row, and a gain of another length.
+        Op::HeadNorm(HeadNorm { x: a, head_dim: 3, norm }),
+        Op::HeadNorm(HeadNorm { x: a, head_dim: 0, norm }),
+        Op::HeadNorm(HeadNorm { x: a, head_dim: 4, norm }),
         // Means are rows of outputs, of as many columns, and have no mean.
         Op::MeanRows(MeanRows { dst: a, src: b }),
         Op::MeanRows(MeanRows { dst: Place { rows: Rows::Outputs, ..gate }, src: b }),

@@ -28,6 +28,17 @@ pub fn path(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
+/// The folder of a model, or `None` where none of this name is next to the real models.
+#[allow(dead_code, reason = "not every test that includes this module has folders of models")]
+pub fn folder(name: &str) -> Option<PathBuf> {
+    let models = std::env::var_os("OTTAVA_TEST_MODELS").filter(|value| !value.is_empty());
+    let path = models.map(|folder| PathBuf::from(folder).join(name)).filter(|path| path.is_dir());
+    if path.is_none() {
+        not_run(format!("{name}: no such folder in OTTAVA_TEST_MODELS"));
+    }
+    path
+}
+
 /// Notes what is not run, for the program's last lines: behind the test runner's own.
 pub fn not_run(what: String) {
     let mut all = NOT_RUN.lock().unwrap_or_else(PoisonError::into_inner);

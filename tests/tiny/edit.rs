@@ -23,7 +23,11 @@ pub struct Parts {
 impl Parts {
     /// Those of a tiny model.
     pub fn of(tiny: &Tiny) -> Outcome<Parts> {
-        let bytes = file(tiny, &[])?;
+        Parts::of_file(file(tiny, &[])?)
+    }
+
+    /// Those of a file.
+    pub fn of_file(bytes: Vec<u8>) -> Outcome<Parts> {
         let file = ModelFile::from_bytes("tiny.gguf", bytes.clone())?;
         let entries = file.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
         let tensors = file.tensors().iter().map(|info| Tensor {

@@ -11,6 +11,7 @@ mod catalog;
 mod chat;
 mod constrain;
 mod devices;
+mod embed;
 mod env;
 mod fetch;
 mod health;
@@ -67,6 +68,8 @@ enum Command {
     Tokenize(tokenize::Tokenize),
     /// Show the negative log-likelihood of each token of a text
     Score(score::Score),
+    /// Turn texts into vectors with an embedding model
+    Embed(embed::Embed),
 }
 
 /// Early end of a command, with its one-line message.
@@ -120,6 +123,7 @@ impl Command {
             Command::Perplexity(command) => command.run(),
             Command::Tokenize(command) => command.run(),
             Command::Score(command) => command.run(),
+            Command::Embed(command) => command.run(),
         }
     }
 }

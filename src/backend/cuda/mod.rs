@@ -216,7 +216,8 @@ impl Backend for Cuda {
             | Op::ExpertMatmul(_)
             | Op::Combine(_)
             | Op::ShortConv(_)
-            | Op::GatedDelta(_) => Err(no_kernel(op.name())),
+            | Op::GatedDelta(_)
+            | Op::HeadNorm(_) => Err(no_kernel(op.name())),
             Op::Norm(Normalize { norm, .. }) if norm.as_rms().is_none() => Err(no_kernel(NO_LAYER_NORM)),
             Op::Binary(Binary { f: BinaryFn::Sub, .. }) => Err(no_kernel(NO_DIFFERENCE)),
             Op::Unary(Unary { f: UnaryFn::Activation(activation), .. }) => {

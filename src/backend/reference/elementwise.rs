@@ -4,9 +4,9 @@ use half::{bf16, f16};
 
 use super::memory::Sharing;
 use super::products::activate;
-use super::{Reference, norm_rows, shape_error};
+use super::{Reference, apply_norm, norm_rows, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{BinaryFn, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, WriteMode};
+use crate::ir::{BinaryFn, HeadNorm, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, WriteMode};
 
 /// The values of `src`. `dst` must have its shape, and may be the same value.
 fn source(
@@ -38,6 +38,14 @@ pub(super) fn norm(
         values.iter_mut().zip(before).for_each(|(value, before)| *value += before);
     }
     frame.arena.put(OP, dst, &values)
+}
+
+/// See [`HeadNorm`].
+pub(super) fn head_norm(op: &HeadNorm, frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {
+    op.check()?;
+    let mut values = frame.arena.get(HeadNorm::NAME, &op.x, op.x.rows.count(frame.step))?;
+    apply_norm(HeadNorm::NAME, frame.weights, &op.norm, op.head_dim, &mut values)?;
+    frame.arena.put(HeadNorm::NAME, &op.x, &values)
 }
 
 /// `dst = f(src)`

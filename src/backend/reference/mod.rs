@@ -150,6 +150,7 @@ impl Backend for Reference {
             Op::Combine(op) => experts::combine(op, frame),
             Op::ShortConv(op) => recurrent::short_conv(op, frame),
             Op::GatedDelta(op) => recurrent::gated_delta(op, frame),
+            Op::HeadNorm(op) => elementwise::head_norm(op, frame),
         }
     }
 }

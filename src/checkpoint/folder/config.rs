@@ -8,9 +8,11 @@ use serde_json::Value as Json;
 use crate::checkpoint::role::Names;
 use crate::checkpoint::{Metadata, WeightsError};
 
+use super::encoders::{self, model_type};
 use super::json::{Object, shown_value};
 use super::model_type::{
-    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, NOPE_KEYS, Unwindowed, WEIGHTS_SUM, Windows,
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, EncoderType, Entries, ModelType, NOPE_KEYS, Unwindowed,
+    WEIGHTS_SUM, Windows,
 };
 use super::model_types::{MODEL_TYPES, NESTED_TYPES};
 use super::quantization::Quantization;
@@ -24,6 +26,10 @@ pub(super) struct Config {
     file: PathBuf,
     pub metadata: Metadata,
     pub names: &'static Names,
+    /// For text encoders: their own settings.
+    pub encoder: Option<EncoderType>,
+    /// Whether the model has a classification head.
+    pub is_classifier: bool,
     /// Tied embeddings: the token embeddings are also the output projection.
     pub tied: bool,
     /// Whether the text model is part of a multimodal model.
@@ -47,9 +53,10 @@ impl Config {
             (Some(text), Some(&(_, usual))) => (text, text.text("model_type")?.unwrap_or(usual)),
             _ => (&whole, said),
         };
-        let model = MODEL_TYPES.iter().find(|model| model.name == said);
+        let model = model_type(text, said)?.or_else(|| MODEL_TYPES.iter().find(|model| model.name == said));
         let expected = || {
-            let names = MODEL_TYPES.iter().map(|model| model.name).collect::<Vec<_>>().join(", ");
+            let all = MODEL_TYPES.iter().chain(encoders::ENCODER_TYPES);
+            let names = all.map(|model| model.name).collect::<Vec<_>>().join(", ");
             format!("{names}; other families are read from GGUF")
         };
         let model = model.ok_or_else(|| text.refuse("model_type", expected(), said))?;
@@ -80,7 +87,9 @@ impl Config {
             file: file.to_owned(),
             metadata: entries.into_metadata(),
             names: model.names,
-            tied: whole.flag("tie_word_embeddings")?.unwrap_or(tied),
+            encoder: model.encoder,
+            is_classifier: encoders::is_classifier(whole)?,
+            tied: model.encoder.is_some() || whole.flag("tie_word_embeddings")?.unwrap_or(tied),
             nested: nested.is_some(),
             vocab_size: text.whole("vocab_size")?,
             // Qwen 2 always has attention biases.
@@ -137,7 +146,10 @@ impl Reader<'_, '_> {
         self.scalars(entries)?;
         self.sliding_windows(entries, layers)?;
         self.nope_interval(layers)?;
-        rope::read(text, model, head, entries)
+        match model.encoder {
+            Some(encoder) => encoders::read(text, model, encoder, head, entries),
+            None => rope::read(text, model, head, entries),
+        }
     }
 
     /// A count, required unless there is a default.
@@ -219,6 +231,10 @@ impl Reader<'_, '_> {
     fn sliding_windows(&self, entries: &mut Entries, layers: u64) -> Result<(), WeightsError> {
         let text = self.text;
         let uses = text.flag("use_sliding_window")?.unwrap_or(false);
+        let name = match self.model.sliding_window_layers {
+            Windows::AfterFirst(_) => encoders::WINDOW,
+            _ => "sliding_window",
+        };
         let window = match self.model.sliding_window_layers {
             Windows::Refused if uses => {
                 return Err(text.refuse("use_sliding_window", "false in this model type", uses));
@@ -226,8 +242,8 @@ impl Reader<'_, '_> {
             Windows::None | Windows::Refused => None,
             Windows::Last if !uses => None,
             // Null disables the window; only an absent key means the default.
-            _ if text.is_null("sliding_window") => None,
-            _ => text.whole("sliding_window")?.or(self.model.window).filter(|&window| window > 0),
+            _ if text.is_null(name) => None,
+            _ => text.whole(name)?.or(self.model.window).filter(|&window| window > 0),
         };
         let listed = self.local_layers(layers)?;
         let key = "attention.sliding_window";
@@ -240,10 +256,10 @@ impl Reader<'_, '_> {
                 return Err(text.refuse("sliding_window", "a window: only layers with one turn", "none"));
             }
             // Written as 0, because some families have a default window.
-            entries.put(key, 0_u64, text.name("sliding_window"));
+            entries.put(key, 0_u64, text.name(name));
             return Ok(());
         };
-        entries.put(key, window, text.name("sliding_window"));
+        entries.put(key, window, text.name(name));
         let (local, name) = match listed {
             Some(local) => (local, "layer_types"),
             None => self.usual_local_layers(layers)?,
@@ -273,6 +289,11 @@ impl Reader<'_, '_> {
                 let period = self.period(name)?.unwrap_or(usual);
                 let local = (1..=layers).map(|layer| period == 0 || !layer.is_multiple_of(period));
                 Ok((local.collect(), name))
+            }
+            Windows::AfterFirst(usual) => {
+                let period = self.text.whole(encoders::PERIOD)?.unwrap_or(usual);
+                let local = (0..layers).map(|layer| period == 0 || !layer.is_multiple_of(period));
+                Ok((local.collect(), encoders::PERIOD))
             }
             Windows::None | Windows::All | Windows::Refused => {
                 Ok((vec![true; layers as usize], "sliding_window"))

@@ -1,5 +1,6 @@
 //! Documents of a Hugging Face folder: configuration, tokenizer, chat template, quantisation.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
 use crate::checkpoint::{Fault, WeightsError, shown};
 use crate::file::is_there;
 use crate::headroom::json;
+
+use super::json::Object;
 
 /// Maximum size of a document, and of its parsed values, in bytes.
 const BYTES_MAX: usize = 16 << 20;
@@ -48,16 +51,34 @@ impl Documents {
     pub const CHAT_TEMPLATE: &'static str = "chat_template.jinja";
     /// Chat template in a file of its own, in the older JSON form.
     pub const CHAT_TEMPLATE_JSON: &'static str = "chat_template.json";
+    /// Prompts of sentence-transformers.
+    pub const SENTENCES: &'static str = "config_sentence_transformers.json";
+    /// Modules of sentence-transformers, in order.
+    pub const MODULES: &'static str = "modules.json";
+    /// Text length of sentence-transformers.
+    pub const SENTENCE_LENGTH: &'static str = "sentence_bert_config.json";
+    /// Pooling of sentence-transformers.
+    pub const POOLING: &'static str = "1_Pooling/config.json";
+    /// Projections of sentence-transformers.
+    pub const DENSE_2: &'static str = "2_Dense/config.json";
+    /// See [`Documents::DENSE_2`].
+    pub const DENSE_3: &'static str = "3_Dense/config.json";
     /// Quantisation settings outside the configuration.
     pub const QUANTIZATION: &'static str = "hf_quant_config.json";
 
-    const ALL: [&'static str; 6] = [
+    const ALL: [&'static str; 12] = [
         Documents::TOKENIZER,
         Documents::TOKENIZER_CONFIG,
         Documents::GENERATION_CONFIG,
         Documents::CHAT_TEMPLATE,
         Documents::CHAT_TEMPLATE_JSON,
         Documents::QUANTIZATION,
+        Documents::SENTENCES,
+        Documents::MODULES,
+        Documents::SENTENCE_LENGTH,
+        Documents::POOLING,
+        Documents::DENSE_2,
+        Documents::DENSE_3,
     ];
 
     /// Opens the documents of a folder. They are added to `files`, so that the fingerprint covers them.
@@ -115,6 +136,21 @@ impl Documents {
         let Some(file) = self.find(name) else { return Ok(None) };
         let text = read(file, Size::Usual, |bytes| Ok(String::from_utf8(unmarked(bytes).to_vec())))?;
         text.map(Some).map_err(|error| refuse(file.path(), &error))
+    }
+
+    /// Prompts of sentence-transformers by name; empty without `config_sentence_transformers.json`.
+    ///
+    /// # Errors
+    /// As [`Documents::json`]; [`WeightsError::Setting`] for a prompt that is not a string.
+    pub fn prompts(&self) -> Result<BTreeMap<String, String>, WeightsError> {
+        let Some(document) = self.json(Documents::SENTENCES)? else { return Ok(BTreeMap::new()) };
+        let path = self.path(Documents::SENTENCES);
+        let Some(prompts) = Object::of(&path, &document)?.object("prompts")? else {
+            return Ok(BTreeMap::new());
+        };
+        let prompt =
+            |(name, _): (&str, &Value)| Ok((name.to_owned(), prompts.text(name)?.unwrap_or("").to_owned()));
+        prompts.entries().map(prompt).collect()
     }
 
     fn find(&self, name: &str) -> Option<&StoredFile> {

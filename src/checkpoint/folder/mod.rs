@@ -4,10 +4,12 @@
 //! `config` maps the configuration to GGUF keys: `model_types` has the defaults per model type, `known` the
 //! permitted keys, `rope` parses rotary embeddings, `quantization` the quantisation. `shards` finds the
 //! weight files, `header` parses their headers, and `scaled` joins FP8 and NVFP4 weights with their scales.
+//! `encoders` has the model types of text encoders, `sentence` the modules of sentence-transformers.
 //! `documents` holds the tokenizer's files; `json` provides typed access to values.
 
 mod config;
 mod documents;
+mod encoders;
 mod header;
 mod json;
 mod known;
@@ -16,6 +18,7 @@ mod model_types;
 mod quantization;
 mod rope;
 mod scaled;
+mod sentence;
 mod shards;
 
 use std::path::{Path, PathBuf};
@@ -92,6 +95,8 @@ impl ModelFolder {
             config.quantization = Quantization::beside(&documents)?;
         }
         let dialect = read_tensors(&mut files, path, weights, &config, options)?;
+        sentence::read(&documents, &mut config.metadata)?;
+        sentence::add_projections(&documents, &mut files, options)?;
         config.check_tensors(&files, &dialect)?;
         let rows = files.tensor(&dialect.weight(Role::TokenEmbedding)).map_or(0, TensorInfo::rows);
         let documents = documents.with_rows(rows);
@@ -128,7 +133,8 @@ fn read_tensors(
         let is_ours = |name: &str| {
             let other = config.nested && OTHER_PARTS.iter().any(|part| name.starts_with(part));
             // With tied embeddings a stored output projection is ignored.
-            !(other || name.ends_with(FREQUENCIES) || config.tied && name == head)
+            let unused = config.is_unused(dialect.body(), name);
+            !(other || unused || name.ends_with(FREQUENCIES) || config.tied && name == head)
         };
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -158,13 +164,17 @@ fn expert(name: &str) -> Option<Numbered<'_>> {
 /// The naming scheme of the tensors: the first with a token embedding table.
 fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() -> N) -> Dialect {
     let prefixes = if config.nested { NESTED_MODELS } else { TEXT_MODELS };
-    let dialects = prefixes.iter().map(|&(body, head)| Dialect::hugging_face(body, head, config.names));
+    let prefixes = match config.encoder {
+        Some(encoder) => encoder.bodies.iter().map(|&body| (body, "lm_head")).collect(),
+        None => prefixes.to_vec(),
+    };
+    let dialects = prefixes.into_iter().map(|(body, head)| Dialect::hugging_face(body, head, config.names));
     let has_table = |dialect: &Dialect| {
         let table = dialect.weight(Role::TokenEmbedding);
         names().any(|name| name == table)
     };
     let found = dialects.clone().find(has_table);
-    found.or_else(|| dialects.into_iter().next()).unwrap_or_else(Dialect::gguf)
+    found.or_else(|| dialects.clone().next()).unwrap_or_else(Dialect::gguf)
 }
 
 impl Config {

@@ -48,7 +48,25 @@ pub(super) struct ModelType {
     pub nope_interval: Option<u64>,
     /// Ignored keys of the document and its RoPE parameters, in addition to those of every model type.
     pub ignored_keys: &'static [&'static str],
+    /// For text encoders: their own settings.
+    pub encoder: Option<EncoderType>,
 }
+
+/// Settings of a text encoder's model type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EncoderType {
+    /// Prefixes of tensor names, in the order of trial.
+    pub bodies: &'static [&'static str],
+    /// Whether positions are rotary; else they are learned.
+    pub is_rotary: bool,
+    /// First row of the position table in use.
+    pub position_offset: u32,
+    /// Beginnings of the names, after the prefix, of tensors without effect on embeddings: heads of training.
+    pub unused: &'static [&'static str],
+}
+
+/// Class in `architectures` of a model with a classification head.
+pub(super) const CLASSIFIER: &str = "ForSequenceClassification";
 
 /// Keys of NoPE layers: a list with 1 for rotated layers, or the period of NoPE layers.
 pub(super) const NOPE_KEYS: (&str, &str) = ("no_rope_layers", "no_rope_layer_interval");
@@ -74,6 +92,8 @@ pub(super) enum Windows {
     Last,
     /// All but every n-th layer.
     Every(u64),
+    /// All but the first of every n layers, by keys of ModernBERT.
+    AfterFirst(u64),
     /// None; `use_sliding_window` is refused.
     Refused,
 }

@@ -9,7 +9,7 @@ const SCORES: Scalar =
 const SCORES_CAP: &str = "attn_logit_softcapping";
 const LOGITS_CAP: &str = "final_logit_softcapping";
 
-const LLAMA: ModelType = ModelType {
+pub(super) const LLAMA: ModelType = ModelType {
     name: "llama",
     family: "llama",
     names: &Names::LLAMA,
@@ -33,6 +33,7 @@ const LLAMA: ModelType = ModelType {
     expert_size: None,
     nope_interval: None,
     ignored_keys: &[],
+    encoder: None,
 };
 
 const QWEN2: ModelType = ModelType {
@@ -78,6 +79,18 @@ const GEMMA2: ModelType = ModelType {
     ..GEMMA
 };
 
+pub(super) const GEMMA3: ModelType = ModelType {
+    name: "gemma3_text",
+    family: "gemma3",
+    context: 131_072,
+    sliding_window_layers: Windows::Every(6),
+    rope_base: 1_000_000.0,
+    local_rope_theta: Some(10_000.0),
+    // transformers ignores the attention soft cap in Gemma 3, so a nonzero one is refused.
+    scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
+    ..GEMMA2
+};
+
 const OLMO2: ModelType = ModelType {
     name: "olmo2",
     family: "olmo2",
@@ -98,7 +111,7 @@ const COHERE: ModelType = ModelType {
     ..LLAMA
 };
 
-/// Model types of all supported families.
+/// Model types of all supported families of decoders.
 pub(super) const MODEL_TYPES: &[ModelType] = &[
     LLAMA,
     ModelType {
@@ -145,17 +158,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
     },
     GEMMA,
     GEMMA2,
-    ModelType {
-        name: "gemma3_text",
-        family: "gemma3",
-        context: 131_072,
-        sliding_window_layers: Windows::Every(6),
-        rope_base: 1_000_000.0,
-        local_rope_theta: Some(10_000.0),
-        // transformers ignores the attention soft cap in Gemma 3, so a nonzero one is refused.
-        scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
-        ..GEMMA2
-    },
+    GEMMA3,
     COHERE,
     ModelType {
         name: "cohere2",

@@ -34,8 +34,8 @@ impl<'g> Lowering<'g> {
         chain
     }
 
-    /// Marks head norms and their rotations as absorbed. Head norms have no operation of their own, so
-    /// attentions must be their only users.
+    /// Marks head norms, and the rotations after them, as absorbed by the attentions over pages that use them.
+    /// These must be their only users. Other head norms are operations of their own.
     pub(super) fn find_absorbed(&mut self) -> Result<(), GraphError> {
         for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
             let NodeKind::Attention { q, k, spec, .. } = node.kind else { continue };
@@ -70,17 +70,19 @@ impl<'g> Lowering<'g> {
         let graph = self.graph;
         let free = |x: NodeId| {
             let node = &graph.nodes[x.index()];
-            let unexpressed = match node.kind {
-                NodeKind::HeadNorm { .. } => true,
-                NodeKind::Rope { x, .. } => matches!(graph.nodes[x.index()].kind, NodeKind::HeadNorm { .. }),
-                _ => false,
+            let norm = match node.kind {
+                NodeKind::HeadNorm { .. } => x,
+                NodeKind::Rope { x, .. } => x,
+                _ => return Ok(()),
             };
-            if !unexpressed {
+            let is_norm = matches!(graph.nodes[norm.index()].kind, NodeKind::HeadNorm { .. });
+            if !is_norm || !self.absorbed[norm.index()] {
                 return Ok(());
             }
             Err(unsupported(
                 node,
-                "a head norm may only go to attention as q or k, through rope or not".into(),
+                "a head norm that goes to attention as q or k, through rope or not, may go nowhere else"
+                    .into(),
             ))
         };
         for (index, node) in self.needed_nodes() {

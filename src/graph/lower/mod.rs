@@ -1,8 +1,8 @@
 //! Lowering: turns the nodes needed by the outputs into a program, one operation per node.
 //!
 //! Two patterns are handled here because no operation expresses them alone. The angles of each distinct
-//! rotary embedding are computed once, at the start. A per-head norm, with the rotation after it, becomes
-//! part of the attention's [`KvAppend`].
+//! rotary embedding are computed once, at the start. A per-head norm before an attention over pages, with the
+//! rotation after it, becomes part of the attention's [`KvAppend`].
 
 mod heads;
 mod layers;
@@ -11,8 +11,8 @@ use std::collections::HashSet;
 
 use crate::ir::{
     ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatedDelta, GatherOutputs,
-    KvAppend, Matmul, MeanRows, Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention,
-    Rows, SampleRows, ShortConv, Softmax, Transpose, Unary, WriteMode,
+    HeadNorm, KvAppend, Matmul, MeanRows, Normalize, Op, Precision, Product, Rope, RopeAngles, Route,
+    RowAttention, Rows, SampleRows, ShortConv, Softmax, Transpose, Unary, WriteMode,
 };
 
 use super::node::{Node, NodeKind};
@@ -136,6 +136,12 @@ impl<'g> Lowering<'g> {
                 let op = Op::Rope(ApplyRope { x: self.ssa.place(new), head_dim: *head_dim, rope });
                 Instr { op, renames: vec![(old, new)] }
             }
+            NodeKind::HeadNorm { x, head_dim, norm } => {
+                let old = self.value_of(*x)?;
+                let new = self.new_value(index, false);
+                let op = Op::HeadNorm(HeadNorm { x: self.ssa.place(new), head_dim: *head_dim, norm: *norm });
+                Instr { op, renames: vec![(old, new)] }
+            }
             _ => self.lower_plain(index)?,
         };
         self.ssa.instrs.push(instr);
@@ -190,7 +196,7 @@ impl<'g> Lowering<'g> {
             | NodeKind::Input
             | NodeKind::Rope { .. }
             | NodeKind::Attention { .. } => {
-                return Err(unsupported(node, "a head norm must go to an attention".into()));
+                return Err(unsupported(node, "it has no operation of its own".into()));
             }
         }))
     }

@@ -102,6 +102,7 @@ operations! {
     Combine(Combine),
     ShortConv(ShortConv),
     GatedDelta(GatedDelta),
+    HeadNorm(HeadNorm),
 }
 
 impl Op {

@@ -1,11 +1,12 @@
-//! Row operations: embedding, norms, gathering of outputs, and sampling.
+//! Row operations: embedding, norms of rows and heads, gathering of outputs, and sampling.
 
 use std::fmt;
 
 use super::elementwise::same_shape;
 use crate::ir::listing::{Listed, sign};
 use crate::ir::{
-    Access, Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, Work, WriteMode,
+    Access, Counting, InvalidOp, MatrixId, Names, Norm, NormKind, OpKind, Operation, Place, RmsNorm, Work,
+    WriteMode,
 };
 
 /// Token embedding: `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
@@ -71,6 +72,38 @@ impl Operation for Normalize {
             write!(f, ", {}", names.vector(vector))?;
         }
         writeln!(f, ")")
+    }
+}
+
+/// RMS norm of each head in place, for queries and keys that no [`KvAppend`](super::KvAppend) prepares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadNorm {
+    /// `[rows, heads · head_dim]`
+    pub x: Place,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Norm with a gain of `head_dim` elements.
+    pub norm: RmsNorm,
+}
+
+impl Operation for HeadNorm {
+    const NAME: &'static str = "head_norm";
+    const KIND: OpKind = OpKind::Norms;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Access, &mut Place)) {
+        visit(Access::Update, &mut self.x);
+    }
+
+    fn check(&self) -> Result<(), InvalidOp> {
+        if self.head_dim > 0 && self.x.cols.is_multiple_of(self.head_dim) {
+            return Ok(());
+        }
+        Self::invalid(format!("heads of {}", self.head_dim), Listed(self.x).to_string())
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let HeadNorm { x, head_dim, norm } = self;
+        writeln!(f, "{} = norm of heads of {head_dim}, {}", Listed(*x), names.vector(norm.weight))
     }
 }
 

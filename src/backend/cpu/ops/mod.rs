@@ -38,5 +38,6 @@ pub(super) fn execute(cpu: &Cpu, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<
         Op::Combine(op) => experts::combine(op, frame),
         Op::ShortConv(op) => recurrent::short_conv(op, frame),
         Op::GatedDelta(op) => recurrent::gated_delta(cpu, op, frame),
+        Op::HeadNorm(op) => norm::head_norm(cpu, op, frame),
     }
 }

@@ -1,5 +1,5 @@
-//! [`Op::Norm`]: norms of whole rows, stored or added. Norms of heads are in `append`, norms before a matrix
-//! product in `pack::activations`.
+//! [`Op::Norm`]: norms of whole rows, stored or added; [`HeadNorm`]: norms of heads in place. Norms of heads
+//! before a KV cache are in `append`, norms before a matrix product in `pack::activations`.
 //!
 //! [`Op::Norm`]: crate::ir::Op::Norm
 
@@ -8,7 +8,7 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::cpu::pack::sum_of_squares;
 use crate::backend::cpu::{Cpu, check_vector};
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
-use crate::ir::{self, NormKind, Place, WriteMode};
+use crate::ir::{self, HeadNorm, NormKind, Operation as _, Place, WriteMode};
 
 const OP: &str = "norm";
 const ONES: [f32; LANES] = [1.0; LANES];
@@ -113,6 +113,45 @@ impl Norm {
                     value = L::add(load(dst.add(col).cast_const()), value);
                 }
                 L::store_n(dst.add(col), left, value);
+            }
+        }
+    }
+}
+
+/// See [`HeadNorm`].
+pub(crate) fn head_norm(cpu: &Cpu, op: &HeadNorm, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+    op.check()?;
+    let HeadNorm { x, head_dim, norm } = op;
+    let weight = check_vector(HeadNorm::NAME, frame.weights, norm.weight, *head_dim)?.as_ptr();
+    let x = frame.arena.rows(HeadNorm::NAME, x, frame.step)?;
+    let kernel = NormHeads { x, head_dim: *head_dim, weight, eps: norm.eps };
+    // SAFETY: the rows lie in the arena and hold whole heads, the weight has a head's length; a chunk writes
+    // its own rows.
+    unsafe { cpu.parallel(&kernel, x.rows.div_ceil(ROWS_PER_CHUNK)) };
+    Ok(())
+}
+
+struct NormHeads {
+    x: Rows,
+    head_dim: usize,
+    weight: *const f32,
+    eps: f32,
+}
+
+// SAFETY: `run` states the rows that a chunk writes; the submitter may share the pointers.
+unsafe impl Sync for NormHeads {}
+
+impl Kernel for NormHeads {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
+        let first = chunk * ROWS_PER_CHUNK;
+        for row in first..(first + ROWS_PER_CHUNK).min(self.x.rows) {
+            for head in (0..self.x.cols).step_by(self.head_dim) {
+                // SAFETY: the head lies in the row, and the row is this chunk's.
+                unsafe {
+                    let head = self.x.row(row).add(head);
+                    normalise::<L>(head, head.cast_const(), self.weight, self.head_dim, self.eps, false);
+                }
             }
         }
     }
