@@ -161,7 +161,7 @@ fn bytes_that_are_no_utf8_are_named_by_source_and_offset() {
             (&b"ok \xff"[..], at("standard input", "offset 3 is not UTF-8 (0xff)")),
             (b"\xc3", at("standard input", "offset 0 is not UTF-8 (0xc3)")),
             ("ü\u{1F600}".as_bytes().split_last().unwrap().1, at("standard input", "offset 2")),
-            (b"\xff\xfea\0", at("standard input", "offset 0")),
+            (b"\xff\xfea\0", at("standard input", "expected UTF-8, found UTF-16")),
         ] {
             failed(&ottava_with(&arguments, input), &arguments, 1, &words);
         }

@@ -308,7 +308,7 @@ fn a_body_that_is_too_large_is_refused_before_it_is_read() {
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n";
         assert_eq!(raw(server.address, promised).status, 413);
         let mut chunked =
-            b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+            b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
         for _ in 0..11 {
             chunked.extend(format!("64\r\n{}\r\n", "x".repeat(100)).into_bytes());
         }
