@@ -1,4 +1,4 @@
-//! Schemas without a model: a grammar accepts the values that a naive validator accepts, over all small values.
+//! Schemas without a model: over all small values, a grammar accepts those that a naive validator accepts.
 
 mod schema_check;
 mod tiny;
@@ -100,8 +100,8 @@ fn small_values() -> Vec<Value> {
     values
 }
 
-/// Schemas whose grammar accepts exactly the values that satisfy them, in compact form and with the properties
-/// in the order of the schema.
+/// Schemas with exact grammars: all values that satisfy one are accepted, in compact form and with the
+/// properties in the order of the schema.
 fn exact_schemas() -> Vec<Value> {
     let abc = |more: Value| {
         let mut schema = json!({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": true});
@@ -243,7 +243,7 @@ fn scalar_schema(draws: &mut Draws) -> Value {
     schemas[draws.below(schemas.len())].clone()
 }
 
-/// Whatever the combination of keywords: what a grammar accepts satisfies the schema, and a refusal is a line.
+/// Random keywords together: an accepted value satisfies the schema, and a refusal is one line.
 #[test]
 fn no_combination_of_keywords_lets_a_wrong_value_through() {
     let (bytes, values, mut draws) = (Bytes::new(), small_values(), Draws(0x2545_f491_4f6c_dd1d));
@@ -437,6 +437,26 @@ fn white_space_between_tokens_has_at_most_eight_characters() {
                 "{spaces}"
             );
         }
+    }
+}
+
+/// Schemas whose rewritten form would grow without a limit.
+#[test]
+fn what_would_grow_without_end_is_refused_or_bounded() {
+    let bytes = Bytes::new();
+    let level = |at: usize| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/d{at}")}); 100]});
+    let lists: Map<String, Value> = (0..9).map(|at| (format!("d{at}"), level(at + 1))).collect();
+    let numbers: Vec<usize> = (0..2_000).collect();
+    let nots = vec![json!({"not": {"$ref": "#/$defs/numbers"}}); 2_000];
+    let ids: Vec<Value> = (0..3_000).map(|at| json!({"$id": format!("{at}")})).collect();
+    for schema in [
+        json!({"type": "array", "items": {"$ref": "#/$defs/d0"}, "uniqueItems": true, "$defs": lists}),
+        json!({"allOf": nots, "$defs": {"numbers": {"enum": numbers}}}),
+        json!({"$id": format!("https://example.com/{}/", "x".repeat(4_000)), "prefixItems": ids}),
+        json!({"prefixItems": ids}),
+    ] {
+        let refusal = bytes.refusal(&schema);
+        assert!(refusal.len() < 300, "{refusal}");
     }
 }
 

@@ -62,8 +62,8 @@ pub(super) struct Printed {
 
 impl Grammar {
     /// JSON that satisfies a schema. Unsupported keywords are rejected when the grammar is compiled, never
-    /// ignored. A `format` that JSON Schema does not define is an annotation without effect. An object has only
-    /// the properties that its schema describes, unless the schema has `additionalProperties` or no
+    /// ignored. A `format` that JSON Schema does not define is an annotation without effect. An object has
+    /// only the properties that its schema describes, unless the schema has `additionalProperties` or no
     /// `properties`.
     pub fn json_schema(schema: Value) -> Grammar {
         Grammar { form: Form::Json { schema, whitespace: None } }

@@ -1,5 +1,5 @@
-//! Sizes of the terminals of a Lark grammar. A terminal becomes one regular expression, with the terminals that
-//! it names in their places.
+//! Sizes of the terminals of a Lark grammar. A terminal becomes one regular expression, with the terminals
+//! that it names in their places.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::regex;
 /// Maximum depth of terminals in each other.
 const DEPTH_MAX: usize = 64;
 
-/// Sizes of the terminals of a grammar whose tokens are added in order.
+/// Sizes of the terminals of a grammar. Its tokens are added in order.
 #[derive(Default)]
 pub(super) struct Terminals {
     sizes: HashMap<String, Terminal>,

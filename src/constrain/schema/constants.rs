@@ -78,6 +78,9 @@ pub(super) fn values(
     depth: usize,
 ) -> Option<Vec<Value>> {
     let (schema, depth) = (schema.as_object()?, depth.checked_sub(1)?);
+    if !references.visit(1 + schema.get("enum").and_then(Value::as_array).map_or(0, Vec::len)) {
+        return None;
+    }
     match (schema.get("$ref"), schema.get("anyOf")) {
         (Some(Value::String(reference)), None) if has_only(schema, &["$ref"]) => {
             let (target, base) = references.resolve(reference, base).ok()?;

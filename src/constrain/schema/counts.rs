@@ -20,8 +20,8 @@ pub(super) struct Counts<'x> {
 }
 
 impl Counts<'_> {
-    /// Schemas for objects with such a number of properties: `true` if all have it, `None` if llguidance counts
-    /// them itself.
+    /// Schemas for objects with such a number of properties: `true` if all have it, `None` if llguidance
+    /// counts them itself.
     ///
     /// # Errors
     /// Too many alternatives; or a minimum for free names, which an answer may repeat.

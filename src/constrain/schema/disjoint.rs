@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn branches_are_disjoint_by_type_constant_or_discriminator() {
         let document = json!({"$defs": {"cat": {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]}}});
-        let references = References::of(&document);
+        let references = References::of(&document).unwrap();
         let disjoint = |branches: Value| are_disjoint(branches.as_array().unwrap(), ROOT, &references);
         let cat = json!({"$ref": "#/$defs/cat", "title": "Cat"});
         let object = |kind: Value, required: Value| json!({"type": "object", "properties": {"kind": kind}, "required": required});

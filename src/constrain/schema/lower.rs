@@ -13,11 +13,14 @@ use super::numbers;
 use super::references::{Base, ROOT, References};
 use super::types::Types;
 use super::vacuous::{KEYWORDS, has_only, is_vacuous};
+use crate::constrain::bounds::json_bytes;
 use crate::constrain::error::OVERLAP;
 use crate::constrain::regex;
 
 /// Maximum number of schemas and names that are written for keywords of others.
 const ROOM: usize = 200_000;
+/// Size of a small schema as JSON text in bytes.
+const BYTES_OF_SCHEMA: usize = 16;
 /// Maximum number of branches of a `oneOf`, which are compared in pairs, and of those that are negated.
 const BRANCHES_MAX: usize = 256;
 const NEGATED_MAX: usize = 8;
@@ -47,7 +50,7 @@ impl Mode {
 /// # Errors
 /// A keyword that cannot be enforced, by its name.
 pub(super) fn lower(document: &Value) -> Result<Value, String> {
-    let references = References::of(document);
+    let references = References::of(document)?;
     let mut lowering =
         Lowering { references: &references, names: HashMap::new(), open: Vec::new(), room: ROOM };
     let mut lowered = lowering.schema(document, ROOT, Mode::Closed)?;
@@ -218,7 +221,10 @@ impl<'a> Lowering<'a, '_> {
     /// The complement of a schema, not rewritten.
     fn negated(&mut self, site: &Site, schema: &Value, keyword: &str) -> Result<Value, String> {
         let negated = Negation::of(self.references).schema(schema, site.base, site.types);
-        negated.map_err(|problem| format!("{keyword}: its complement is not supported ({problem})"))
+        let negated =
+            negated.map_err(|problem| format!("{keyword}: its complement is not supported ({problem})"))?;
+        self.pay(json_bytes(&negated) / BYTES_OF_SCHEMA)?;
+        Ok(negated)
     }
 
     /// A `oneOf` of constants is an `enum`. Of branches that name properties, each excludes the others. Any

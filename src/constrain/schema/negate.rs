@@ -1,5 +1,5 @@
-//! Negation of a schema, for `not`, `if` and `oneOf`. A schema whose complement is no JSON schema that
-//! llguidance compiles is refused by its keyword.
+//! Negation of a schema, for `not`, `if` and `oneOf`. A keyword is refused if its complement is no JSON
+//! schema that llguidance compiles.
 
 use std::collections::BTreeMap;
 

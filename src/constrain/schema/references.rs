@@ -1,5 +1,6 @@
 //! Resolution of `$ref`: pointers with escapes, anchors, and the `$id`s of a document.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
@@ -10,6 +11,12 @@ use crate::constrain::error::quotation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Base(usize);
 
+/// Maximum number of resources, and of bytes in the URI of one.
+const RESOURCES_MAX: usize = 1024;
+const URI_MAX: usize = 2048;
+/// Maximum number of schemas and values that are visited through references.
+const VISITS_MAX: usize = 500_000;
+
 /// Base of the document itself.
 pub(super) const ROOT: Base = Base(0);
 
@@ -19,24 +26,31 @@ pub(super) struct References<'a> {
     resources: Vec<(String, &'a Value)>,
     by_uri: HashMap<String, Base>,
     anchors: HashMap<(Base, &'a str), &'a Value>,
+    visits: Cell<usize>,
 }
 
 impl<'a> References<'a> {
-    pub(super) fn of(root: &'a Value) -> References<'a> {
+    /// Reads the resources and anchors of a document.
+    ///
+    /// # Errors
+    /// Too many or too long `$id`s.
+    pub(super) fn of(root: &'a Value) -> Result<References<'a>, String> {
         let uri = root.as_object().and_then(own_id).unwrap_or_default().to_owned();
         let by_uri = HashMap::from([(uri.clone(), ROOT)]);
-        let mut found = References { resources: vec![(uri, root)], by_uri, anchors: HashMap::new() };
+        let (resources, visits) = (vec![(uri, root)], Cell::new(VISITS_MAX));
+        let mut found = References { resources, by_uri, anchors: HashMap::new(), visits };
         let mut open = vec![(root, ROOT)];
         while let Some((value, base)) = open.pop() {
             match value {
                 Value::Object(map) => {
                     let base = if std::ptr::eq(value, root) { ROOT } else { found.enter(map, value, base) };
-                    for anchor in ["$anchor", "$dynamicAnchor", "$id", "id"] {
-                        let name = map.get(anchor).and_then(Value::as_str).unwrap_or_default();
-                        let name = if anchor.ends_with("id") { name.strip_prefix('#') } else { Some(name) };
-                        if let Some(name) = name.filter(|name| !name.is_empty()) {
-                            found.anchors.entry((base, name)).or_insert(value);
-                        }
+                    found.add_anchors(map, value, base);
+                    if found.resources.last().is_some_and(|(uri, _)| uri.len() > URI_MAX)
+                        || found.resources.len() > RESOURCES_MAX
+                    {
+                        return Err(format!(
+                            "$id: expected at most {RESOURCES_MAX} of at most {URI_MAX} bytes"
+                        ));
                     }
                     open.extend(map.values().map(|value| (value, base)));
                 }
@@ -44,7 +58,23 @@ impl<'a> References<'a> {
                 _ => {}
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// Whether more schemas and values may be visited through references, after this number of them.
+    pub(super) fn visit(&self, count: usize) -> bool {
+        self.visits.set(self.visits.get().saturating_sub(count));
+        self.visits.get() > 0
+    }
+
+    fn add_anchors(&mut self, map: &'a Map<String, Value>, value: &'a Value, base: Base) {
+        for keyword in ["$anchor", "$dynamicAnchor", "$id", "id"] {
+            let name = map.get(keyword).and_then(Value::as_str).unwrap_or_default();
+            let name = if keyword.ends_with("id") { name.strip_prefix('#') } else { Some(name) };
+            if let Some(name) = name.filter(|name| !name.is_empty()) {
+                self.anchors.entry((base, name)).or_insert(value);
+            }
+        }
     }
 
     /// Base of a subschema, added as a resource if it has an `$id`.
@@ -136,7 +166,7 @@ fn own_id(map: &Map<String, Value>) -> Option<&str> {
     Some(id).filter(|id| !id.is_empty() && !id.starts_with('#'))
 }
 
-/// Decodes `%41` and the like; `None` for what is no such escape or no UTF-8.
+/// Decodes `%41` and the like; `None` for other uses of the percent sign and for bytes that are no UTF-8.
 fn percent_decoded(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut parts = fragment.split('%');
@@ -166,7 +196,7 @@ mod tests {
                 "own": {"$id": "node.json", "const": 9, "$defs": {"in": {"$anchor": "six", "const": 10}}},
             },
         });
-        let references = References::of(&document);
+        let references = References::of(&document).unwrap();
         let constant = |reference: &str, base| {
             references.resolve(reference, base).map(|(value, _)| value["const"].clone()).unwrap_or_default()
         };
