@@ -156,6 +156,11 @@ impl ApiError {
         ApiError { status: StatusCode::NOT_FOUND, ..self }.with_code("model_not_found")
     }
 
+    /// The error of a field with too many values.
+    pub(crate) fn too_large(self) -> ApiError {
+        ApiError { status: StatusCode::PAYLOAD_TOO_LARGE, ..self }
+    }
+
     pub(crate) fn retry_after(mut self, seconds: u32) -> ApiError {
         self.retry_after = Some(seconds);
         self

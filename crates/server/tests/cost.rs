@@ -1,8 +1,7 @@
 //! The cost of the largest legal requests: CPU time, memory, and CPU time of the thread that answers probes.
 //!
-//! Each request has a server of its own, a child process, whose figures are those of `/proc`. The clock is not
-//! measured, so that other work on the machine does no harm. This file has a `main` of its own, which is also
-//! the child's.
+//! Each request has a server of its own, in a child process that is measured by `/proc`. The clock is not
+//! measured, so that other work on the machine does no harm. The `main` of this file is also the child's.
 
 #[cfg(target_os = "linux")]
 #[path = "cost/cases.rs"]
@@ -34,7 +33,7 @@ fn main() -> std::process::ExitCode {
     )
 }
 
-/// Runs all cases, or those whose name contains the first argument.
+/// Runs all cases, or those with the first argument in their name.
 #[cfg(target_os = "linux")]
 fn table() -> tiny::Outcome {
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();

@@ -76,8 +76,8 @@ pub(crate) fn extend_text(object: &mut Value, name: &str, more: &Value) {
     }
 }
 
-/// The JSON of an answer or a chunk, with lists of log-probabilities as [`extend_text`] keeps them. `echo` has
-/// the echo of each choice.
+/// The JSON of an answer or a chunk, with lists of log-probabilities as [`extend_text`] keeps them. `echo`
+/// has the echo of each choice.
 pub(crate) fn pieces(
     answer: Value,
     echo: impl Fn(usize) -> Option<Arc<Echo>> + Send + Sync + 'static,
@@ -138,7 +138,7 @@ fn lists_of(lists: Value, echo: Option<Arc<Scored>>) -> Pieces {
     })
 }
 
-/// An object whose values are written by their names; another value as it is.
+/// An object with values that are written by their names; another value as it is.
 fn object(value: Value, write: impl Fn(&str, Value) -> Pieces + Send + 'static) -> Pieces {
     let Value::Object(fields) = value else { return plain(value) };
     let fields = fields.into_iter().enumerate().flat_map(move |(at, (name, value))| {

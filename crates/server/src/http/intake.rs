@@ -1,5 +1,5 @@
-//! Admission of request bodies. Memory for a body above 64 KiB is reserved before the first byte is read, and
-//! held until the prompt's tokens exist.
+//! Admission of request bodies. Memory for a body above 64 KiB is reserved before the first byte is read,
+//! and held until the prompt's tokens exist.
 
 use std::sync::Arc;
 

@@ -54,8 +54,8 @@ impl Drop for Aborts {
     }
 }
 
-/// Answers a probe on the calling thread, and any other request on the threads of requests. A request whose
-/// connection ends is aborted.
+/// Answers a probe on the calling thread, and any other request on the threads of requests. A request
+/// is aborted when its connection ends.
 pub(crate) async fn pass_on(State(threads): State<Handle>, request: Request, next: Next) -> Response {
     if OPEN.contains(&request.uri().path()) {
         return next.run(request).await;

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::request::json::{self, JsonError, MIB_MAX};
+use crate::request::json::{self, JsonError, MIB_MAX, is_within};
 use crate::request::json_fields::Fields;
 use crate::request::kinds::{Kind, List, Object};
 use crate::request::skipped::Skipped;
@@ -90,6 +90,16 @@ pub(crate) struct RequestFields {
     taken: BTreeSet<&'static str>,
 }
 
+/// Most memory of a field's values, in MiB. Tools, variables and metadata are copied for templates and
+/// answers.
+const FIELD_MIB_MAX: usize = 16;
+/// Fields that are read once, with the body's limit alone.
+const READ_ONCE: &[&str] = &["messages", "input", "prompt", "tokens", "logit_bias"];
+
+fn is_too_large(name: &str, value: &Value) -> bool {
+    !READ_ONCE.contains(&name) && !is_within(value, FIELD_MIB_MAX << 20)
+}
+
 impl RequestFields {
     /// Parses a body.
     ///
@@ -98,7 +108,17 @@ impl RequestFields {
     pub(crate) fn parse(body: &Bytes) -> Result<RequestFields, ApiError> {
         let refused = |status, message: String| ApiError::new(status, "invalid_request_error", message);
         match json::parse(body) {
-            Ok(Value::Object(map)) => Ok(RequestFields::of(map)),
+            Ok(Value::Object(map)) => match map.iter().find(|(name, value)| is_too_large(name, value)) {
+                None => Ok(RequestFields::of(map)),
+                Some((name, _)) => {
+                    // A client may have made up a name of any length.
+                    let name: String = name.chars().take(64).collect();
+                    let message = format!(
+                        "{name}: expected values of at most {FIELD_MIB_MAX} MiB in memory, found more"
+                    );
+                    Err(ApiError::invalid(name, message).too_large())
+                }
+            },
             Ok(_) => Err(refused(StatusCode::BAD_REQUEST, "the body: expected a JSON object".into())),
             Err(JsonError::Syntax(error)) => {
                 Err(refused(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")))

@@ -42,6 +42,24 @@ pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
     serde_json::from_slice(text).map_err(|error| JsonError::Syntax(error.to_string()))
 }
 
+/// Whether a value takes at most `most` bytes, by the measure of [`parse`].
+pub(crate) fn is_within(value: &Value, most: usize) -> bool {
+    rest(value, most).is_some()
+}
+
+/// The rest of `most` bytes; `None` if the value takes more.
+fn rest(value: &Value, most: usize) -> Option<usize> {
+    match value {
+        Value::String(text) => most.checked_sub(VALUE + text.len()),
+        Value::Array(list) => list.iter().try_fold(most.checked_sub(VALUE)?, |most, value| rest(value, most)),
+        Value::Object(map) => {
+            let most = most.checked_sub(OBJECT)?;
+            map.values().try_fold(most, |most, value| rest(value, most.checked_sub(FIELD)?))
+        }
+        _ => most.checked_sub(VALUE),
+    }
+}
+
 /// Approximate memory of a text's value. Syntax errors are left to the parser.
 fn bytes(text: &[u8]) -> usize {
     let mut bytes = 0;
@@ -137,6 +155,15 @@ mod tests {
             r#"{"role":"user","content":"a short message, but a message it is, of some eighty bytes"}"#,
         ] {
             assert!(parse(list(element).as_bytes()).is_ok(), "{element}");
+        }
+    }
+
+    #[test]
+    fn a_value_has_the_measure_of_its_text() {
+        for text in [r#"{"a": [1, null, "é"], "b": {"c": {}}}"#, "[[],[]]", "\"text\"", "0"] {
+            let (value, bytes) = (parse(text.as_bytes()).expect("JSON"), bytes(text.as_bytes()));
+            // The measure of a text counts the names of fields twice.
+            assert!(is_within(&value, bytes) && !is_within(&value, bytes / 2), "{text}: {bytes}");
         }
     }
 

@@ -23,7 +23,7 @@ fn post(name: &'static str, path: &'static str, status: u16, body: String) -> Ca
     Case { name, method: "POST", path, status, body: Box::new(move |_| body.clone()), shrinks: false }
 }
 
-/// A body of as many equal elements as fit.
+/// A body full of equal elements.
 fn filled(
     name: &'static str,
     path: &'static str,
@@ -91,22 +91,44 @@ fn tokens() -> Vec<Case> {
     ]
 }
 
-fn chat() -> Vec<Case> {
-    let user = "\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]";
-    let named = |name: &str, count: usize, value: &str| {
-        let fields: Vec<String> = (0..count).map(|at| format!("\"{name}{at}\":{value}")).collect();
-        fields.join(",")
-    };
+/// The members `name0`, `name1` … of an object.
+fn named(name: &str, count: usize, value: &str) -> String {
+    let fields: Vec<String> = (0..count).map(|at| format!("\"{name}{at}\":{value}")).collect();
+    fields.join(",")
+}
+
+/// The most tools of a request.
+fn tools() -> String {
     let tool = |at: usize| {
-        let parameters = format!("{{\"type\":\"object\",\"properties\":{{{}}}}}", named("p", 60, "{}"));
+        let parameters = format!("{{\"type\":\"object\",\"properties\":{{{}}}}}", named("p", 40, "{}"));
         format!("{{\"type\":\"function\",\"function\":{{\"name\":\"f{at}\",\"parameters\":{parameters}}}}}")
     };
-    let tools = (0..512).map(tool).collect::<Vec<_>>().join(",");
-    let choice = "{\"function\":{\"name\":\"f511\"}},".repeat(60_000);
-    let choice = format!(
-        "{{\"type\":\"allowed_tools\",\"allowed_tools\":{{\"mode\":\"none\",\"tools\":[{}]}}}}",
-        choice.trim_end_matches(',')
-    );
+    (0..512).map(tool).collect::<Vec<_>>().join(",")
+}
+
+/// Names of allowed tools, as many as fit.
+fn allowed(user: &'static str) -> Case {
+    let tools = tools();
+    let allowed = format!("{{{user},\"tools\":[{tools}],\"tool_choice\":");
+    let allowed = move |share: f64| {
+        let names = "{\"function\":{\"name\":\"f511\"}},".repeat((60_000.0 * share) as usize);
+        let names = names.trim_end_matches(',');
+        let choice = format!("\"allowed_tools\":{{\"mode\":\"none\",\"tools\":[{names}]}}");
+        format!("{allowed}{{\"type\":\"allowed_tools\",{choice}}}}}")
+    };
+    Case {
+        name: "chat: allowed tools",
+        method: "POST",
+        path: CHAT,
+        status: 200,
+        body: Box::new(allowed),
+        shrinks: true,
+    }
+}
+
+fn chat() -> Vec<Case> {
+    let user = "\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]";
+    let tools = tools();
     let logprobs = "\"logprobs\":true,\"top_logprobs\":20,\"n\":8,\"ignore_eos\":true";
     vec![
         long("chat: a text", CHAT, 400, "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a b ", "\"}]}"),
@@ -135,12 +157,7 @@ fn chat() -> Vec<Case> {
             format!("{{{user},\"n\":8,\"logit_bias\":{{{}}}}}", named("1", 100_000, "1")),
         ),
         post("chat: tools", CHAT, 200, format!("{{{user},\"tool_choice\":\"none\",\"tools\":[{tools}]}}")),
-        post(
-            "chat: allowed tools",
-            CHAT,
-            200,
-            format!("{{{user},\"tools\":[{tools}],\"tool_choice\":{choice}}}"),
-        ),
+        allowed(user),
         post(
             "chat: log-probabilities",
             CHAT,

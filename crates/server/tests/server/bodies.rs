@@ -1,5 +1,5 @@
-//! Bodies of refused requests and of routes that take none. Clients in JavaScript write all of a request before
-//! they read the answer: a connection that breaks meanwhile hides it.
+//! Bodies of refused requests and of routes that take none. Clients in JavaScript write all of a request
+//! before they read the answer: a connection that breaks meanwhile hides it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
