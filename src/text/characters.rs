@@ -12,7 +12,7 @@ use super::error::TextError;
 #[derive(Clone, Debug)]
 pub(crate) struct Characters(Box<[(char, char)]>);
 
-/// White space without the line ends that are control characters, and what `clean_text` drops.
+/// Characters that `clean_text` drops: line ends and tabs become spaces instead.
 const DROPPED: &str = r"[[\p{Cc}[\p{Cf}&&\p{age=8.0}]\p{Co}\x{FFFD}]--[\t\n\r]]";
 const PUNCTUATION: &str = r"[[:punct:][\p{P}&&\p{age=8.0}]\x{166D}\x{111C9}]";
 const ACCENTS: &str = r"[[[\p{Mn}&&\p{age=8.0}]--[\x{1885}\x{1886}\x{A9BD}\x{111C9}\x{1171E}]]\x{1734}]";

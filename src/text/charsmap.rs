@@ -105,7 +105,7 @@ impl Charsmap {
     /// Strings of the map at the start of the text, shortest first: length and replacement.
     fn prefixes<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (usize, &'t str)> + 't {
         let unit = |at: usize| self.units.get(at).copied();
-        let mut at = unit(0).map_or(usize::MAX, |root| offset(root));
+        let mut at = unit(0).map_or(usize::MAX, offset);
         let steps = text.bytes().take(KEY_MAX).enumerate().map_while(move |(index, byte)| {
             at ^= usize::from(byte);
             let node = unit(at).filter(|&node| byte != 0 && label(node) == u32::from(byte))?;

@@ -69,20 +69,25 @@ mod tests {
         ("▁▁", 1, -4.5),
     ];
 
-    /// An XLM-RoBERTa of GGUF with a map of characters.
-    fn writer(charsmap: Vec<u8>) -> GgufWriter {
+    /// An XLM-RoBERTa of GGUF with a map of characters and these flags.
+    fn writer(charsmap: impl Into<Value>, flags: &[(&str, bool)]) -> GgufWriter {
         let mut writer = GgufWriter::new();
         writer.metadata(key::MODEL, "t5");
         writer.metadata(key::TOKENS, Value::Array(Array::String(PIECES.iter().map(|row| row.0).collect())));
         writer.metadata(key::TYPES, Value::Array(Array::I32(PIECES.map(|row| row.1).into())));
         writer.metadata(key::SCORES, Value::Array(Array::F32(PIECES.map(|row| row.2).into())));
-        writer.metadata(key::CHARSMAP, Value::Array(Array::U8(charsmap)));
+        writer.metadata(key::CHARSMAP, charsmap);
         for (key, id) in [(key::BOS, 0_u32), (key::EOS, 1), (key::UNKNOWN, 2), (key::SEPARATOR, 1)] {
             writer.metadata(key, id);
         }
-        writer.metadata(key::ADD_BOS, true);
-        writer.metadata(key::JOIN_SPACES, true);
+        for &(key, flag) in flags {
+            writer.metadata(key, flag);
+        }
         writer
+    }
+
+    fn map(entries: &[(&str, &str)]) -> Value {
+        Value::Array(Array::U8(bytes(entries)))
     }
 
     fn tokenizer(writer: &GgufWriter) -> Result<Tokenizer, TextError> {
@@ -98,8 +103,9 @@ mod tests {
 
     #[test]
     fn unigram_of_gguf_follows_its_keys() {
-        let mut writer = writer(bytes(&[("ﬁ", "fi"), ("\u{a0}", " ")]));
-        let found = tokenizer(&writer).unwrap();
+        let entries = [("ﬁ", "fi"), ("\u{a0}", " ")];
+        let writer_of = |flags: &[(&str, bool)]| writer(map(&entries), flags);
+        let found = tokenizer(&writer_of(&[(key::ADD_BOS, true), (key::JOIN_SPACES, true)])).unwrap();
         assert_eq!(found.vocab().warnings(), &[] as &[String]);
         assert_eq!(ids(&found, Texts::single(" a \u{a0} aﬁxy ")), [0, 4, 4, 7, 2, 1]);
         assert_eq!(ids(&found, Texts::single("")), [0, 1]);
@@ -107,23 +113,20 @@ mod tests {
         let decoded =
             found.encode_input(Texts::single("a  ab"), Special::Text, TokensMax::Refuse(99)).unwrap();
         assert_eq!(found.decode(&decoded.ids), "a ab");
-        writer.metadata(key::JOIN_SPACES, false);
-        writer.metadata(key::ADD_SPACE_PREFIX, false);
-        writer.metadata(key::ADD_BOS, false);
-        writer.metadata(key::ADD_SEPARATOR, false);
-        let found = tokenizer(&writer).unwrap();
+        let off = [key::JOIN_SPACES, key::ADD_SPACE_PREFIX, key::ADD_BOS, key::ADD_SEPARATOR, key::ADD_EOS];
+        let off = off.map(|key| (key, false));
+        let found = tokenizer(&writer_of(&off[..4])).unwrap();
         assert_eq!(ids(&found, Texts::pair("  a", "b")), [3, 4, 1, 6, 1]);
-        writer.metadata(key::ADD_EOS, false);
-        assert_eq!(ids(&tokenizer(&writer).unwrap(), Texts::single("b   b")), [6, 3, 9, 6]);
+        assert_eq!(ids(&tokenizer(&writer_of(&off)).unwrap(), Texts::single("b   b")), [6, 3, 9, 6]);
     }
 
     #[test]
     fn a_damaged_map_of_characters_is_refused_by_its_key() {
-        let error = tokenizer(&writer(vec![255; 9])).unwrap_err().to_string();
+        let refusal = |charsmap: Value| tokenizer(&writer(charsmap, &[])).unwrap_err().to_string();
+        let error = refusal(Value::Array(Array::U8(vec![255; 9])));
         assert!(error.contains("`tokenizer.ggml.precompiled_charsmap`: expected the bytes"), "{error}");
-        let mut writer = writer(Vec::new());
-        assert_eq!(ids(&tokenizer(&writer).unwrap(), Texts::single("ﬁ")), [0, 3, 2, 1]);
-        writer.metadata(key::CHARSMAP, "text");
-        assert!(tokenizer(&writer).unwrap_err().to_string().contains("found string"));
+        assert!(refusal("text".into()).contains("found string"));
+        let empty = tokenizer(&writer(Value::Array(Array::U8(Vec::new())), &[])).unwrap();
+        assert_eq!(ids(&empty, Texts::single("ﬁ")), [3, 2, 1]);
     }
 }

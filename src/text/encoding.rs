@@ -117,7 +117,7 @@ fn kept(first: usize, second: usize, room: usize) -> (usize, usize) {
     let half = room / 2;
     match (first, second) {
         _ if first.saturating_add(second) <= room => (first, second),
-        // Of two texts that are longer than half, the longer one keeps an odd token.
+        // The longer of two texts above half keeps an odd token.
         _ if first > half && second > half => {
             if first > second {
                 (room - half, half)

@@ -142,7 +142,7 @@ pub(crate) struct VocabParts {
     pub(crate) add_bos: Option<bool>,
     /// Whether EOS follows a text in [`Frames`].
     pub(crate) add_eos: Option<bool>,
-    /// Whether the separator stands between the texts of a pair, or after a text without EOS.
+    /// Whether the separator is put between the texts of a pair, or after a text without EOS.
     pub(crate) add_separator: Option<bool>,
     /// Number of token types.
     pub(crate) token_types: Option<u32>,

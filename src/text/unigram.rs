@@ -216,7 +216,7 @@ mod tests {
                 pieces.into_iter().map(|(piece, score)| (piece, -f32::from(score) / 2.0)).collect();
             let unigram = unigram(&pieces, false);
             let ids = encode(&unigram, &text);
-            // An unknown token replaces a run, whose characters count one by one.
+            // An unknown token replaces a run. Each character of the run has a score.
             let known = |id: u32| pieces.get((id as usize).checked_sub(1)?);
             let covered: usize = ids.iter().filter_map(|&id| known(id)).map(|(piece, _)| piece.chars().count()).sum();
             let unknown = (text.chars().count() - covered) as f64 * unigram.unknown_score;

@@ -1,4 +1,4 @@
-//! Marks that tell the first piece of a word from the others, in WordPiece vocabularies.
+//! Marks of WordPiece vocabularies for the first piece of a word or for the others.
 
 /// Marks of a vocabulary's pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -273,8 +273,8 @@ fn what_a_text_begins_with_is_honoured_and_what_it_ends_with_left_out() -> Outco
         (template(&[[&begin; 9].as_slice(), &[&text]].concat()), many),
         (template(&[&begin, &special("<no>"), &text]), unknown),
         (
-            json!({ "type": "RobertaProcessing" }),
-            "type: expected ByteLevel or TemplateProcessing, found Roberta",
+            json!({ "type": "Other" }),
+            "type: expected ByteLevel, TemplateProcessing, BertProcessing or RobertaProcessing, found Other",
         ),
     ] {
         let error = read(processor).map(drop).expect_err("a refusal").to_string();

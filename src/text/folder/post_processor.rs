@@ -56,13 +56,11 @@ fn template<'j>(step: &Object<'j>) -> Result<Frames<&'j str>, WeightsError> {
     let plain = Frames::plain();
     let single = parts(step, "single")?.unwrap_or(plain.single);
     let pair = parts(step, "pair")?.unwrap_or(plain.pair);
-    let count = |parts: &[Part<_>], text| parts.iter().filter(|part| part.what == text).count();
-    let counts = |parts: &[Part<_>]| (count(parts, What::First), count(parts, What::Second));
-    if counts(&single) != (1, 0) {
-        return Err(step.refuse("single", "the text A once", "another template"));
-    }
-    if counts(&pair) != (1, 1) {
-        return Err(step.refuse("pair", "the texts A and B once", "another template"));
+    for (key, parts) in [("single", &single), ("pair", &pair)] {
+        let count = |text| parts.iter().filter(|part| part.what == text).count();
+        if count(What::First) > 1 || count(What::Second) > 1 {
+            return Err(step.refuse(key, "each text at most once", "a text twice"));
+        }
     }
     Ok(Frames { single, pair })
 }
