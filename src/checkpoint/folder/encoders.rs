@@ -188,6 +188,6 @@ impl Config {
         let names = [rest, name];
         let unused = |start: &&str| names.iter().any(|name| name.starts_with(*start));
         let of_head = |start: &&str| self.is_classifier && ["pooler.", "head."].contains(start);
-        encoder.unused.iter().filter(|start| !of_head(start)).any(|start| unused(&start))
+        encoder.unused.iter().filter(|start| !of_head(start)).any(unused)
     }
 }
