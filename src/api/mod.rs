@@ -1,5 +1,5 @@
-//! The API for embedding in programs: an [`InferenceEngine`] built from a model file, requests, and streams of
-//! text; an [`Embedder`] for vectors of texts.
+//! The API for embedding in programs: an [`InferenceEngine`] built from a model file, requests, and streams
+//! of text; an [`Embedder`] for vectors of texts.
 //!
 //! The backend's type is erased here: below, everything is generic over [`crate::backend::Backend`] and
 //! compiled for one; above, an [`InferenceEngine`] is a plain handle. Scheduling is in [`crate::engine`].

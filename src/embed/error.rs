@@ -59,13 +59,13 @@ pub enum EmbedError {
         /// Names of the model's prompts.
         known: String,
     },
-    /// A text for a model whose tokenizer is not supported. Token ids need none.
+    /// A text for a model without a supported tokenizer. Token ids need none.
     #[error("texts cannot be embedded, only token ids: {reason}")]
     NoTokenizer {
         /// Error of the tokenizer.
         reason: String,
     },
-    /// A language model whose file declares no pooling.
+    /// A language model without a declared pooling.
     #[error("{model} is no embedding model, as its file declares no pooling; choose one to embed with it")]
     NoPooling {
         /// Name of the model.

@@ -5,31 +5,15 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 
 use crate::headroom;
 use crate::model::TextEncoder;
-use crate::token::TokenId;
 
-use super::EmbedError;
 use super::worker::{Job, run};
+use super::{EmbedError, EmbedText};
 
 /// Texts in the queue at most. A caller waits while the queue is full.
 const QUEUE_TEXTS: usize = 64;
 
-/// Token ids of one text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EmbedText {
-    /// Token ids.
-    pub ids: Vec<TokenId>,
-    /// Number of tokens in the first segment. The others have token type 1, in encoders with token types.
-    pub first_segment: usize,
-}
-
-impl From<Vec<TokenId>> for EmbedText {
-    fn from(ids: Vec<TokenId>) -> EmbedText {
-        EmbedText { first_segment: ids.len(), ids }
-    }
-}
-
-/// Handle to an encoder on its own thread: cheap to clone, shared between threads. Dropping the last clone ends
-/// the thread.
+/// Handle to an encoder on its own thread: cheap to clone, shared between threads. Dropping the last clone
+/// ends the thread.
 #[derive(Clone, Debug)]
 pub struct EmbedHandle {
     jobs: SyncSender<Job>,

@@ -7,8 +7,8 @@ use super::node::NodeKind;
 use super::{AttentionSpec, Dtype, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec, VectorSpec};
 
 impl Graph {
-    /// [`Graph::rms_norm`] over each head of a row. A result that is q or k of [`Graph::attention`], directly or
-    /// through [`Graph::rope`], must have no other use.
+    /// [`Graph::rms_norm`] over each head of a row. A result that is q or k of [`Graph::attention`], directly
+    /// or through [`Graph::rope`], must have no other use.
     ///
     /// # Errors
     /// [`GraphError::Shape`] unless the heads fill a row and `w` has `head_dim` elements;

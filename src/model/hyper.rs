@@ -230,7 +230,10 @@ impl Reader<'_> {
         if window == 0 || !layers.contains(&true) {
             return Ok(None);
         }
-        let window = u32::try_from(window.min(context_length as u64)).unwrap_or(u32::MAX);
+        // The window of an encoder counts the positions on both sides.
+        let sides = if self.keys.family.encoder.is_some() { 2 } else { 1 };
+        let window = window.min(sides * context_length as u64);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
         Ok(Some(LocalAttention { layers, window }))
     }
 

@@ -124,6 +124,20 @@ fn every_setting_moves_an_embedding_or_is_refused_by_its_name() -> Outcome {
     Ok(())
 }
 
+/// The window of an encoder counts the positions on both sides, so it may exceed the context.
+#[test]
+fn a_window_may_be_wider_than_the_context() -> Outcome {
+    let golden = GOLDENS.iter().find(|golden| golden.name == "modern-bert").ok_or("a golden")?;
+    let parts = Parts::of_file(golden.file.to_vec())?.set("modern-bert.context_length", 48_u32);
+    let window = |width: u32| -> Outcome<f64> {
+        Ok(embedded(golden, &parts.clone().set("modern-bert.attention.sliding_window", width))??)
+    };
+    // Half of 94 positions reaches from the first token to the last.
+    assert!(window(94)? == window(5000)? && window(94)? != window(60)?);
+    assert!(window(16)? < 1e-4);
+    Ok(())
+}
+
 /// Learned positions end where the table ends, whatever the file declares.
 #[test]
 fn the_position_table_bounds_the_context() -> Outcome {

@@ -1,5 +1,5 @@
-//! Encoders as Hugging Face folders: twins of the GGUF files, with the same weights under other names, and the
-//! files of sentence-transformers.
+//! Encoders as Hugging Face folders: twins of the GGUF files, with the same weights under other names, and
+//! the files of sentence-transformers.
 
 use std::fs;
 use std::path::Path;
@@ -130,7 +130,7 @@ fn error_of(embedder: &Embedder, golden: &Golden) -> Outcome<f64> {
 #[test]
 fn a_bert_folder_is_its_gguf_twin() -> Outcome {
     let golden = golden("bert");
-    // The body of a model with a head on top, whose tensors play no role.
+    // The body alone, and the body of a model with a training head. The head's tensors have no effect.
     for body in ["", "bert."] {
         let folder = tempfile::tempdir()?;
         let mut tensors = tensors(&golden.open()?, body, "encoder.layer.", BERT, 0.0)?;

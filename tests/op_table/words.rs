@@ -1,5 +1,6 @@
-//! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, norms of heads,
-//! attention over rows at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
+//! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, norms of
+//! heads, attention over rows at hand, the exact GELU, differences, means, experts, states that are carried
+//! from token to token.
 
 use ottava::ir::{
     Activation, AttentionMask, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul,

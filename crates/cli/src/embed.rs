@@ -54,6 +54,11 @@ pub struct Embed {
     device: Device,
 }
 
+/// The number with the fewest digits that rounds to `x` in f32.
+fn shortest(x: &f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(*x))
+}
+
 impl Embed {
     /// Prints a vector per line, or one JSON object.
     pub fn run(self) -> Result<(), Failure> {
@@ -62,6 +67,8 @@ impl Embed {
         let found = embedder.embed(&texts, &self.options())?;
         if self.json {
             let Embeddings { vectors, tokens } = found;
+            let vectors: Vec<Vec<f64>> =
+                vectors.iter().map(|vector| vector.iter().map(shortest).collect()).collect();
             return output::print_json(&serde_json::json!({ "embeddings": vectors, "tokens": tokens }));
         }
         let mut page = Page::new();

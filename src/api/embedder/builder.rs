@@ -90,8 +90,8 @@ impl EmbedderBuilder {
         self
     }
 
-    /// Pooling of the rows of a text. Default: the model's own. A language model whose file declares none is
-    /// refused without this option.
+    /// Pooling of the rows of a text. Default: the model's own. A language model without a declared
+    /// pooling is refused unless this option chooses one.
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = Some(pooling);
         self
@@ -100,8 +100,8 @@ impl EmbedderBuilder {
     /// Loads the model and starts the embedder's thread.
     ///
     /// # Errors
-    /// [`crate::Error::Embed`] for a language model without a declared pooling, and any [`crate::Error`] that a
-    /// file or a device can cause; everything is released then.
+    /// [`crate::Error::Embed`] for a language model without a declared pooling, and any [`crate::Error`] that
+    /// a file or a device can cause; everything is released then.
     pub fn build(self) -> Result<Embedder> {
         self.build_with(&mut |_| {})
     }

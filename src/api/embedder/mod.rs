@@ -106,8 +106,8 @@ impl fmt::Debug for Embedder {
 }
 
 impl Embedder {
-    /// Options of an embedder for a model: a GGUF file, or with the feature `safetensors` a Hugging Face folder
-    /// with or without the files of sentence-transformers.
+    /// Options of an embedder for a model: a GGUF file, or with the feature `safetensors` a Hugging Face
+    /// folder with or without the files of sentence-transformers.
     pub fn builder(model: impl Into<PathBuf>) -> EmbedderBuilder {
         EmbedderBuilder::new(model.into())
     }
@@ -120,9 +120,9 @@ impl Embedder {
     /// The vectors of texts. The number of texts is not limited: they are worked on in steps of bounded size.
     ///
     /// # Errors
-    /// [`crate::Error::Embed`] for an option that does not fit the model, a text without tokens, a text beyond
-    /// the context without [`EmbedOptions::truncate`], or a reranker; [`crate::Error::Text`] for a text that the
-    /// model's tokenizer cannot encode. The first failing text fails the call.
+    /// [`crate::Error::Embed`] for an option that does not fit the model, a text without tokens, a text
+    /// beyond the context without [`EmbedOptions::truncate`], or a reranker; [`crate::Error::Text`] for a
+    /// text that the model's tokenizer cannot encode. The first failing text fails the call.
     pub fn embed<'a, I: Into<EmbedInput<'a>>>(
         &self,
         texts: impl IntoIterator<Item = I>,

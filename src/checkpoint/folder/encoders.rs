@@ -3,7 +3,6 @@
 use crate::checkpoint::WeightsError;
 use crate::checkpoint::role::Names;
 
-use super::config::Config;
 use super::json::Object;
 use super::model_type::{CLASSIFIER, EncoderType, Entries, ModelType, Windows};
 use super::model_types::{GEMMA3, LLAMA};
@@ -177,17 +176,4 @@ pub(super) fn read(
         }
     }
     Ok(())
-}
-
-impl Config {
-    /// Whether the tensor has no effect on embeddings or scores.
-    pub(super) fn is_unused(&self, body: &str, name: &str) -> bool {
-        let Some(encoder) = self.encoder else { return false };
-        // The head of a classifier is in use; some types have it under a name of the pooler.
-        let rest = name.strip_prefix(body).unwrap_or(name);
-        let names = [rest, name];
-        let unused = |start: &&str| names.iter().any(|name| name.starts_with(*start));
-        let of_head = |start: &&str| self.is_classifier && ["pooler.", "head."].contains(start);
-        encoder.unused.iter().filter(|start| !of_head(start)).any(|start| unused(&start))
-    }
 }

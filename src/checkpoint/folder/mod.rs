@@ -178,6 +178,16 @@ fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() ->
 }
 
 impl Config {
+    /// Whether the tensor has no effect on embeddings or scores: a head of training.
+    fn is_unused(&self, body: &str, name: &str) -> bool {
+        let Some(encoder) = self.encoder else { return false };
+        let names = [name.strip_prefix(body).unwrap_or(name), name];
+        let unused = |start: &&str| names.iter().any(|name| name.starts_with(*start));
+        // A classifier uses its head, which some types have under a name of the pooler.
+        let of_head = |start: &&str| self.is_classifier && ["pooler.", "head."].contains(start);
+        encoder.unused.iter().filter(|start| !of_head(start)).any(unused)
+    }
+
     /// Checks settings against the tensors.
     fn check_tensors(&self, files: &TensorFiles, dialect: &Dialect) -> Result<(), WeightsError> {
         let has = |name: &str| files.tensor(name).is_some();

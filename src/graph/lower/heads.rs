@@ -34,8 +34,8 @@ impl<'g> Lowering<'g> {
         chain
     }
 
-    /// Marks head norms, and the rotations after them, as absorbed by the attentions over pages that use them.
-    /// These must be their only users. Other head norms are operations of their own.
+    /// Marks head norms, and the rotations after them, as absorbed by the attentions over pages that use
+    /// them. These must be their only users. Other head norms are operations of their own.
     pub(super) fn find_absorbed(&mut self) -> Result<(), GraphError> {
         for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
             let NodeKind::Attention { q, k, spec, .. } = node.kind else { continue };

@@ -1,8 +1,8 @@
-//! Graph of a text encoder: embeddings, the layers of [`decoder`], pooling, and what follows it.
+//! Graph of a text encoder: embeddings, the layers of `decoder`, pooling, then projections or a head.
 
 use crate::checkpoint::Role;
 use crate::graph::{Graph, GraphError, NodeId};
-use crate::ir::{Activation, NormKind, Rows};
+use crate::ir::{Activation, Rows};
 
 use super::{EncoderConfig, Pooling};
 use crate::model::decoder::{Builder, KeySource};
@@ -74,7 +74,6 @@ fn class_head(
         };
     }
     if head.norm {
-        debug_assert_eq!(model.family.norm, NormKind::Layer);
         x = builder.norm(x, Role::ClassNorm)?;
     }
     match head.labels {

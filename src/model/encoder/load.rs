@@ -58,9 +58,9 @@ impl<B: Backend> Encoder<B> {
     /// Compiles the encoder's graph, loads its weights and allocates its memory.
     ///
     /// # Errors
-    /// [`ModelError::Context`]; [`ModelError::NoClassHead`] for [`Pooling::Rank`] without a classification head;
-    /// a tensor that cannot be decoded or quantised, by name; [`ModelError::Backend`] for an operation without
-    /// a kernel or if memory is exhausted.
+    /// [`ModelError::Context`]; [`ModelError::NoClassHead`] for [`Pooling::Rank`] without a classification
+    /// head; a tensor that cannot be decoded or quantised, by name; [`ModelError::Backend`] for an operation
+    /// without a kernel or if memory is exhausted.
     pub fn load(
         file: &dyn Checkpoint,
         config: &EncoderConfig,

@@ -1,14 +1,16 @@
 //! Text encoders: from a checkpoint to a model that turns texts into vectors.
 //!
-//! `config` reads the pooling and the tensors that only encoders have, on top of a
-//! [`ModelConfig`](super::ModelConfig). `graph` builds the graph, `load` compiles and runs it. A step holds
-//! whole texts, each a sequence of its own. There is no KV cache, so decoders that embed texts run here, too.
+//! `config` has the pooling and the tensors that only encoders have, on top of a
+//! [`ModelConfig`](super::ModelConfig), and `read` reads it from a file. `graph` builds the graph, `load`
+//! compiles and runs it. A step holds whole texts, each a sequence of its own. There is no KV cache, so
+//! decoders that embed texts run here, too.
 //!
 //! [`TextEncoder`] is the interface of [`crate::embed`] to an encoder.
 
 mod config;
 mod graph;
 mod load;
+mod read;
 
 use crate::ir::StepLimits;
 use crate::token::TokenId;
@@ -40,10 +42,11 @@ pub trait TextEncoder: Send {
     /// Allocated memory.
     fn memory(&self) -> DecoderMemory;
 
-    /// Encodes texts in one step. `out` is `[texts, width]`. A row depends on its own text alone, bit for bit.
+    /// Encodes texts in one step. `out` is `[texts, width]`. A row depends on its own text alone, bit for
+    /// bit.
     ///
     /// # Errors
-    /// A step beyond the limits, an empty text or an unknown token changes nothing. After a backend error `out`
-    /// is undefined.
+    /// A step beyond the limits, an empty text or an unknown token changes nothing. After a backend error
+    /// `out` is undefined.
     fn encode(&mut self, texts: &[TextTokens<'_>], out: &mut [f32]) -> Result<(), ModelError>;
 }

@@ -1,10 +1,12 @@
 //! The program on the command line: exit codes, one-line errors, stdout and stderr.
 
 //!
-//! `input` tests text input, `numbers` ranges and limits, `chat` conversations, `serve` the server's options,
+//! `input` tests text input, `numbers` ranges and limits, `chat` conversations, `embed` vectors of texts,
+//! `serve` the server's options,
 //! `terminal` terminals and full or closed streams, `pull` the cache.
 
 mod chat;
+mod embed;
 mod input;
 mod numbers;
 #[cfg(unix)]
