@@ -175,7 +175,8 @@ struct Copies {
     // followed by empty ones: copies complete earlier than `Ring::wait` relies on, never later.
     template <uint32_t UNIT_SLICES>
     __device__ __forceinline__ void next_unit(const Ring& ring, uint32_t slice) {
-        // The chain's next unit may have another format, and after shorter units a ring's end may be within a unit.
+        // The chain's next unit may have another format, and after shorter units a ring's end may be within a
+        // unit.
         const bool whole = slices > 0 && per_unit == UNIT_SLICES && (slice & (UNIT_SLICES - 1)) == 0;
         if (!whole) {
 #pragma unroll 1
@@ -194,7 +195,7 @@ struct Copies {
         for (uint32_t i = 0; i < UNIT_SLICES; ++i) cp_async_commit();
     }
 
-    // Starts the copy of the next unit's scales and minimums, whose first slice is `slice`.
+    // Starts the copy of the next unit's scales and minimums, to the index of the unit's first slice.
     __device__ __forceinline__ void copy_scales(const Ring& ring, uint32_t slice) {
         const uint32_t lane = threadIdx.x % WARP;
         uint8_t* const to = ring.scale(slice) + lane / 16 * (ring.scale_bytes / 2) + lane % 16 * 16;
@@ -282,8 +283,8 @@ __device__ __forceinline__ void store_scales(FewShared& shared, const MatmulPara
     __syncthreads();
 }
 
-// Converts the activations to f16, with each row's scale. A thread reads up to FOURS fours of each row, once, and
-// has all of them in flight; norm weights are loaded before the wait. For rows of whole fours.
+// Converts the activations to f16, with each row's scale. A thread reads up to FOURS fours of each row,
+// once, and has all of them in flight; norm weights are loaded before the wait. For rows of whole fours.
 template <int TOKENS, int FOURS, bool NORM>
 __device__ __forceinline__ void stage_once(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = first_four();

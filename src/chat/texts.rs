@@ -68,7 +68,7 @@ pub(crate) fn calls_as_text(messages: &[Message]) -> Vec<Message> {
         match written.last_mut().filter(|_| after_results) {
             Some(last) if is_result || message.role == "user" => {
                 let more = if is_result { result(message) } else { message.content.to_text() };
-                last.content = joined(&[&last.content.to_text(), &more], "\n").into();
+                append(&mut last.content, &more);
             }
             _ if is_result => written.push(Message::new("user", result(message))),
             _ => written.push(called(message)),
@@ -104,6 +104,15 @@ fn block(function: &Value) -> String {
     };
     let name = &function["name"];
     format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
+}
+
+/// Appends a line to a text, in place: a conversation may have thousands of results.
+fn append(content: &mut Content, more: &str) {
+    match content {
+        Content::Text(text) if text.is_empty() || more.is_empty() => text.push_str(more),
+        Content::Text(text) => text.extend(["\n", more]),
+        other => *other = joined(&[&other.to_text(), more], "\n").into(),
+    }
 }
 
 fn joined(texts: &[&str], separator: &str) -> String {

@@ -6,7 +6,7 @@ use super::EmbedOptions;
 use crate::Result;
 use crate::embed::{EmbedError, EmbedText};
 #[cfg(feature = "text")]
-use crate::text::{AddBos, Special, TextError, Tokenizer};
+use crate::text::{Special, TextError, Texts, Tokenizer, TokensMax};
 use crate::token::TokenId;
 
 /// A text to embed.
@@ -133,13 +133,19 @@ impl Encoding {
     /// Token ids of a text or a pair of texts, with the model's special tokens.
     #[cfg(feature = "text")]
     fn encode(&self, first: &str, second: Option<&str>, limits: Limits) -> Result<EmbedText> {
+        let Limits { index, context_max, truncate } = limits;
         let refused = |error: &TextError| EmbedError::NoTokenizer { reason: error.to_string() };
         let tokenizer = self.tokenizer.as_ref().map_err(refused)?;
-        let encode = |text: &str, bos| tokenizer.encode(text, Special::Text, bos);
-        let mut ids = encode(first, AddBos::AsModel)?;
-        let first_segment = ids.len();
-        let Some(second) = second else { return Ok(limits.fit(ids, 0)?.into()) };
-        ids.extend(encode(second, AddBos::No)?);
-        Ok(EmbedText { ids: limits.fit(ids, first_segment)?, first_segment })
+        let tokens_max = if truncate { TokensMax::Truncate } else { TokensMax::Refuse };
+        let encoding =
+            tokenizer.encode_input(Texts { first, second }, Special::Text, tokens_max(context_max));
+        let encoding = encoding.map_err(|error| match error {
+            TextError::TooLong { at_least, .. } => {
+                crate::Error::from(EmbedError::TooLong { index, tokens: at_least, context_max })
+            }
+            other => other.into(),
+        })?;
+        let first_segment = encoding.types.iter().position(|&kind| kind == 1).unwrap_or(encoding.ids.len());
+        Ok(EmbedText { ids: encoding.ids, first_segment })
     }
 }

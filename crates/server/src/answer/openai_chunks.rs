@@ -21,7 +21,7 @@ pub(crate) struct Frame {
     /// By choice; the choices of a prompt are adjacent.
     usage: Vec<Usage>,
     /// By choice; empty if reasoning is not counted.
-    thoughts: Vec<ReasoningCounter>,
+    reasoning_counters: Vec<ReasoningCounter>,
     prompts: usize,
     /// Whether the last chunk has the usage, and whether every chunk has.
     ends_with_usage: bool,
@@ -38,7 +38,7 @@ impl Frame {
             model: app.name().to_owned(),
             system_fingerprint: app.fingerprint().to_owned(),
             usage: vec![Usage::default(); params.n * prompts],
-            thoughts: Vec::new(),
+            reasoning_counters: Vec::new(),
             prompts,
             ends_with_usage: params.include_usage || !params.stream,
             continuous_usage: params.continuous_usage,
@@ -46,8 +46,8 @@ impl Frame {
     }
 
     /// Counts reasoning tokens, too.
-    pub(crate) fn with_thoughts(mut self) -> Frame {
-        self.thoughts = vec![ReasoningCounter::default(); self.usage.len()];
+    pub(crate) fn counting_reasoning(mut self) -> Frame {
+        self.reasoning_counters = vec![ReasoningCounter::default(); self.usage.len()];
         self
     }
 
@@ -65,8 +65,8 @@ impl Frame {
 
     /// Counts a choice's token as reasoning or not.
     pub(crate) fn read(&mut self, index: usize, parts: &[ChatPart]) {
-        if let Some(thoughts) = self.thoughts.get_mut(index) {
-            thoughts.token(parts);
+        if let Some(counter) = self.reasoning_counters.get_mut(index) {
+            counter.token(parts);
         }
     }
 
@@ -111,8 +111,8 @@ impl Frame {
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        if !self.thoughts.is_empty() {
-            let reasoning: usize = self.thoughts.iter().map(ReasoningCounter::tokens).sum();
+        if !self.reasoning_counters.is_empty() {
+            let reasoning: usize = self.reasoning_counters.iter().map(ReasoningCounter::tokens).sum();
             usage["completion_tokens_details"] = json!({"reasoning_tokens": reasoning});
         }
         usage

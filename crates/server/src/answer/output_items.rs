@@ -36,7 +36,7 @@ pub(crate) struct Sections {
     open: Option<Kind>,
     begun: usize,
     calls: usize,
-    thoughts: ReasoningCounter,
+    reasoning_counter: ReasoningCounter,
 }
 
 /// Counts reasoning tokens, the marks of reasoning included.
@@ -63,7 +63,7 @@ impl ReasoningCounter {
 impl Sections {
     /// The steps of a token's parts.
     pub(crate) fn token(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
-        self.thoughts.token(&parts);
+        self.reasoning_counter.token(&parts);
         self.steps(parts)
     }
 
@@ -84,7 +84,7 @@ impl Sections {
 
     /// Number of reasoning tokens.
     pub(crate) fn reasoning_tokens(&self) -> usize {
-        self.thoughts.tokens()
+        self.reasoning_counter.tokens()
     }
 
     fn steps(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {

@@ -71,9 +71,9 @@ pub(crate) async fn begin(
     conversation: Conversation,
     params: &mut Params,
 ) -> Result<(Answers, usize), ApiError> {
-    let says = params.take_grammar(app).await?;
+    let grammar = params.take_grammar(app).await?;
     let demands = Arc::clone(&app.demands);
-    let prompt = app.work(move |engine| conversation.prompt(engine, &demands, says.as_ref())).await?;
+    let prompt = app.work(move |engine| conversation.prompt(engine, &demands, grammar.as_ref())).await?;
     let tokens = prompt.ids.len();
     params.bound(app.engine.info().context_max, 1, 0)?;
     Ok((Answers::begin(app, vec![prompt], params).map_err(of_messages)?, tokens))
@@ -108,7 +108,7 @@ struct Chunks {
 impl Chunks {
     fn new(app: &App, params: &Params, forms: CallForms, prompt: &[TokenId]) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
-        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
+        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).counting_reasoning();
         let begun = vec![false; frame.choices()];
         let prompt_ids = params.token_ids.then(|| numbers(prompt));
         let vocab = Arc::clone(app.engine.vocab());
@@ -265,9 +265,12 @@ impl ResponseFormat for Chunks {
 /// Folds a delta into a message.
 fn fold_delta(message: &mut Value, delta: &Value) {
     append(&mut message["content"], &delta["content"]);
-    if let Some(reasoning) = delta["reasoning_content"].as_str() {
-        let kept = message["reasoning_content"].as_str().unwrap_or_default();
-        message["reasoning_content"] = format!("{kept}{reasoning}").into();
+    if delta["reasoning_content"].is_string() {
+        let reasoning = &mut message["reasoning_content"];
+        if reasoning.is_null() {
+            *reasoning = "".into();
+        }
+        append(reasoning, &delta["reasoning_content"]);
     }
     for call in delta["tool_calls"].as_array().into_iter().flatten() {
         let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or_default();

@@ -43,8 +43,8 @@ pub(crate) trait ApiRequest: Sized + Send + 'static {
     }
 }
 
-/// A request with the names of its unknown fields and skipped parts, and the room of its body. A handler drops the
-/// room once the prompt's tokens exist.
+/// A request with the names of its unknown fields and skipped parts, and the room of its body. A handler
+/// drops the room once the prompt's tokens exist.
 pub(crate) struct Typed<T>(pub T, pub Ignored, pub Room);
 
 impl<T: ApiRequest> FromRequest<Arc<App>> for Typed<T> {

@@ -102,11 +102,11 @@ impl Conversation {
         &self,
         engine: &Engine,
         demands: &TemplateDemands,
-        says: Option<&Grammar>,
+        grammar: Option<&Grammar>,
     ) -> Result<Prompt, ApiError> {
         let prepared = self.encoded((engine, demands), |request| {
-            engine.prepare(match says {
-                Some(says) => request.format(says.clone()),
+            engine.prepare(match grammar {
+                Some(grammar) => request.format(grammar.clone()),
                 None => request,
             })
         })?;

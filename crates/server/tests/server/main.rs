@@ -1,11 +1,12 @@
 //! The server over a tiny model, tested by a client on a bare socket.
 //!
-//! `gate` has keys, hosts, origins and sizes; `bodies` those that are not read; `requests` refused and ignored
-//! fields; `answers` streamed and whole answers; `continues` prefilled answers; `lengths` least lengths, stops and
-//! token ids; `truth` the first chunk, counters and fingerprints; `completions` prompts without a template;
-//! `responses` and `messages` the APIs for agents; `tools` calls and reasoning; `custom` calls of other forms;
-//! `agents` conversations of agents; `adapts` demands of templates; `formats` constrained answers; `ends` gone
-//! readers, timeouts and the server's end; `front` models in processes of their own.
+//! `gate` has keys, hosts, origins and sizes; `bodies` those that are not read; `requests` refused and
+//! ignored fields; `answers` streamed and whole answers; `continues` prefilled answers; `lengths` least
+//! lengths, stops and token ids; `truth` the first chunk, counters and fingerprints; `completions` prompts
+//! without a template; `responses` and `messages` the APIs for agents; `tools` calls and reasoning;
+//! `custom` calls of other forms; `agents` conversations of agents; `adapts` demands of templates;
+//! `formats` constrained answers; `ends` gone readers, timeouts and the server's end; `front` models in
+//! processes of their own.
 
 mod adapts;
 mod agents;
