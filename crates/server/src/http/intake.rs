@@ -27,7 +27,20 @@ pub(crate) struct Intake {
 /// Room of one body; empty for a small one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
-    _units: Option<Arc<OwnedSemaphorePermit>>,
+    units: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Room {
+    /// Gives back the room that a body of `length` bytes does not need.
+    pub(crate) fn shrink(&mut self, length: usize) {
+        if length <= SMALL {
+            self.units = None;
+        }
+        if let Some(units) = self.units.as_mut().and_then(Arc::get_mut) {
+            let spare = units.num_permits().saturating_sub(length.div_ceil(SMALL));
+            drop(units.split(spare));
+        }
+    }
 }
 
 impl Intake {
@@ -59,7 +72,7 @@ impl Intake {
                 Arc::clone(&self.room).acquire_many_owned(units).await.ok()
             }
         };
-        Ok(Room { _units: units.map(Arc::new) })
+        Ok(Room { units: units.map(Arc::new) })
     }
 }
 
@@ -102,6 +115,18 @@ mod tests {
         let (one, unknown) = (room(&intake, Some(SMALL as u64 + 1)), room(&intake, None));
         assert_eq!(intake.room.available_permits(), all - 2 - MAX / SMALL);
         drop((small, one, unknown));
+        assert_eq!(intake.room.available_permits(), all);
+    }
+
+    #[test]
+    fn a_body_without_a_length_keeps_the_room_of_its_bytes() {
+        let intake = Intake::new(MAX);
+        let all = intake.room.available_permits();
+        for (length, kept) in [(0, 0), (SMALL, 0), (SMALL + 1, 2), (MAX, MAX / SMALL)] {
+            let mut room = room(&intake, None);
+            room.shrink(length);
+            assert_eq!(intake.room.available_permits(), all - kept, "{length}");
+        }
         assert_eq!(intake.room.available_permits(), all);
     }
 

@@ -20,10 +20,14 @@ pub(crate) async fn read_body(
     let said = said.and_then(|length| length.parse().ok());
     let none = said.is_none() && !headers.contains_key(header::TRANSFER_ENCODING);
     let length = if none { Some(0) } else { said };
-    let room = guard.intake.admit(length).await?;
+    let mut room = guard.intake.admit(length).await?;
     let (most, start) = (guard.config.body_max, length.unwrap_or_default());
     match timeout(guard.config.read_timeout, within(most, start, body)).await {
-        Ok(read) => Ok((read?, room)),
+        Ok(read) => {
+            let bytes = read?;
+            room.shrink(bytes.len());
+            Ok((bytes, room))
+        }
         Err(_) => {
             // The client has had its time.
             *body = Body::empty();
