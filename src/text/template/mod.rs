@@ -261,9 +261,7 @@ impl ChatTemplate {
 
     fn run(&self, messages: &[Message], options: &RenderOptions) -> Result<ChatPrompt, TextError> {
         let mut messages: Vec<Json> = messages.iter().map(|message| message.fields().into()).collect();
-        if options.continue_final_message {
-            continuation::mark(&mut messages);
-        }
+        let blank = options.continue_final_message.then(|| continuation::mark(&mut messages));
         let tools = options.tools.iter();
         let mut texts = vec![self.source.as_str(), &self.bos, &self.eos];
         messages
@@ -286,7 +284,10 @@ impl ChatTemplate {
         let escaping = AutoEscape::Custom("origin".into());
         machinery::eval(&env, &program, context, &blocks, &mut out, escaping).map_err(render_error)?;
         let text = marks.read(&text);
-        Ok(ChatPrompt::new(if options.continue_final_message { continuation::cut(&text)? } else { text }))
+        Ok(ChatPrompt::new(match blank {
+            Some(blank) => continuation::cut(&text, blank)?,
+            None => text,
+        }))
     }
 
     fn context(&self, messages: &[Json], options: &RenderOptions) -> Value {

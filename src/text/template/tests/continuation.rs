@@ -6,6 +6,7 @@ const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% 
                      {% if add_generation_prompt %}<assistant>{% endif %}";
 const TRIMS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>\n{% endfor %}\
                      {% if add_generation_prompt %}<assistant>{% endif %}";
+const LINES: &str = "{% for m in messages %}<{{ m.role }}>\n{{ m.content | trim }}</s>{% endfor %}";
 const PARTS: &str = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}\
                      </s>{% endfor %}";
 
@@ -22,12 +23,15 @@ fn the_prompt_ends_with_the_last_text() {
         (PLAIN, "", "<user>Why?</s><assistant>"),
         (TRIMS, " Because \n", "<user>Why?</s>\n<assistant>Because"),
         (TRIMS, "", "<user>Why?</s>\n<assistant>"),
+        (LINES, "", "<user>\nWhy?</s><assistant>\n"),
+        (LINES, " \n ", "<user>\nWhy?</s><assistant>\n"),
+        (LINES, "Because \n", "<user>\nWhy?</s><assistant>\nBecause"),
     ] {
         let prompt = ends(source, content).unwrap();
         assert_eq!(prompt.text(), expected, "{source}");
         let spans = prompt.user_spans().iter().map(|span| &prompt.text()[span.clone()]);
-        let texts: Vec<&str> = ["Why?", content].into_iter().filter(|text| !text.is_empty()).collect();
-        let texts = texts.iter().map(|text| if source == TRIMS { text.trim() } else { text });
+        let texts = ["Why?", content].map(|text| if source == PLAIN { text } else { text.trim() });
+        let texts = texts.into_iter().filter(|text| !text.is_empty());
         assert!(spans.eq(texts), "{:?}", prompt.user_spans());
     }
     let parts = vec![ContentPart::text("a"), ContentPart::text("b")];
