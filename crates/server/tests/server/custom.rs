@@ -98,6 +98,11 @@ fn tools_of_a_namespace_and_found_ones_are_called_by_their_names() {
         assert_eq!(whole["output"][0]["namespace"], "files", "a tool that was found can be called: {whole}");
     }
 
+    let listed = json!({"type": "function", "name": "f", "parameters": {"type": "object"}});
+    let added = json!({"type": "additional_tools", "tools": [{"type": "custom", "name": "f"}]});
+    let both = json!({"input": [user(), added, user()], "tools": [listed], "tool_choice": "required"});
+    assert_eq!(ask(both)["output"][0]["type"], "function_call", "the listed tool of that name");
+
     let search = json!({"type": "tool_search", "execution": "client", "description": "d"});
     let whole = ask(json!({"input": [user()], "tools": [search], "tool_choice": "required"}));
     assert_eq!(whole["output"][0]["type"], "tool_search_call", "{whole}");

@@ -27,7 +27,8 @@ pub(super) fn callable(
     found: &FoundTools,
 ) -> Result<(Tools, CallForms), ApiError> {
     let list = fields.take(&RESPONSES_TOOLS)?.unwrap_or_default();
-    let mut reader = Reader { tools: Vec::new(), forms: HashMap::new(), skipped: fields.skipped() };
+    let mut reader =
+        Reader { tools: Vec::new(), forms: HashMap::new(), known: None, skipped: fields.skipped() };
     for (at, entry) in list.iter().enumerate() {
         reader.read(&format!("tools[{at}]"), entry, None)?;
     }
@@ -68,6 +69,8 @@ fn kind_of(tool: &Value) -> Option<CallKind> {
 struct Reader<'s> {
     tools: Vec<Tool>,
     forms: HashMap<String, CallForm>,
+    /// Names so far; `None` while the listed tools are read. A found tool of a known name has no effect.
+    known: Option<HashSet<String>>,
     skipped: &'s mut Skipped,
 }
 
@@ -89,6 +92,11 @@ impl Reader<'_> {
             return Ok(());
         };
         let tool = tool(place, kind, entry, namespace).map_err(|error| refused(error, SCHEMA))?;
+        if let Some(known) = &mut self.known
+            && !known.insert(tool.name.clone())
+        {
+            return Ok(());
+        }
         if kind != CallKind::Function || namespace.is_some() {
             let name = entry["name"].as_str().unwrap_or(&tool.name).to_owned();
             let form = CallForm { kind, name, namespace: namespace.map(str::to_owned) };
@@ -100,12 +108,8 @@ impl Reader<'_> {
 
     /// Adds the tools among the items that the request does not list.
     fn add_found(&mut self, found: &FoundTools) -> Result<(), ApiError> {
-        let listed = self.tools.len();
-        found.iter().try_for_each(|(place, entry)| self.read(place, entry, None))?;
-        let found = self.tools.split_off(listed);
-        let mut names: HashSet<String> = self.tools.iter().map(|tool| tool.name.clone()).collect();
-        self.tools.extend(found.into_iter().filter(|tool| names.insert(tool.name.clone())));
-        Ok(())
+        self.known = Some(self.tools.iter().map(|tool| tool.name.clone()).collect());
+        found.iter().try_for_each(|(place, entry)| self.read(place, entry, None))
     }
 }
 
