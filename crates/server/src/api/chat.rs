@@ -206,10 +206,16 @@ impl ResponseFormat for Chunks {
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
+        self.frame.note(
+            index,
+            match &piece {
+                Piece::Token { usage, .. } => *usage,
+                Piece::End(end) => end.usage,
+            },
+        );
         let mut chunks = self.role(index);
         chunks.extend(match piece {
-            Piece::Token { id, parts, logprobs, usage } => {
-                self.frame.note(index, usage);
+            Piece::Token { id, parts, logprobs, .. } => {
                 self.frame.read(index, &parts);
                 let logprobs = logprobs.map_or(
                     Value::Null,
@@ -217,10 +223,7 @@ impl ResponseFormat for Chunks {
                 );
                 self.token(index, id, parts, logprobs)
             }
-            Piece::End(end) => {
-                self.frame.note(index, end.usage);
-                self.ended(index, end)
-            }
+            Piece::End(end) => self.ended(index, end),
         });
         chunks
     }

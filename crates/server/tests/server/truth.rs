@@ -144,3 +144,13 @@ fn a_fingerprint_is_in_every_chunk_and_stays() {
         post(other.address, COMPLETIONS, &with(streamed(COMPLETIONS), json!({"stream": false}))).json();
     assert_ne!(other["system_fingerprint"], fingerprint.as_str(), "another file");
 }
+
+#[test]
+fn the_first_chunk_has_the_usage_of_the_prompt() {
+    let server = Running::with(|_| {});
+    let options = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    let answer = post(server.address, CHAT, &with(streamed(CHAT), options));
+    let (events, _) = answer.events();
+    let tokens: Vec<_> = events.iter().map(|event| event["usage"]["prompt_tokens"].as_u64()).collect();
+    assert!(tokens[0] > Some(0) && tokens.iter().all(|found| *found == tokens[0]), "{tokens:?}");
+}
