@@ -81,7 +81,9 @@ pub(crate) async fn completions(
     params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
     drop(room);
-    let echoed = if echo { prompts.iter().map(|prompt| prompt.ids.len()).sum() } else { 0 };
+    let tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+    params.bound_prompt_ids(tokens)?;
+    let echoed = if echo { tokens } else { 0 };
     params.bound(app.engine.info().context_max, prompts.len(), echoed)?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, &prompts);

@@ -8,6 +8,8 @@ use crate::request::params::Params;
 /// [`LOGPROB`] for its own log-probability and for that of each alternative.
 const UNITS_MAX: usize = 8 << 20;
 const LOGPROB: usize = 16;
+/// Most token ids of prompts, listed for all choices together.
+const PROMPT_IDS_MAX: usize = 1 << 19;
 /// Most biases of all choices together.
 const BIASES_MAX: usize = 1 << 20;
 
@@ -49,6 +51,19 @@ impl Params {
         }
         Ok(())
     }
+
+    /// Bounds the token ids of prompts with `tokens` tokens in all, which each choice lists on request.
+    ///
+    /// # Errors
+    /// By the field `return_token_ids`.
+    pub(crate) fn bound_prompt_ids(&self, tokens: usize) -> Result<(), ApiError> {
+        let most = PROMPT_IDS_MAX / self.n.max(1);
+        if !self.token_ids || tokens <= most {
+            return Ok(());
+        }
+        let message = format!("return_token_ids: expected at most {most} tokens of prompts, found {tokens}");
+        Err(ApiError::invalid("return_token_ids", message))
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +95,15 @@ mod tests {
         }
         assert_eq!(bound(params(8, Some(16), Some(20)), 131_072, 64, 0), Ok(Some(16)));
         assert_eq!(bound(params(1, Some(0), Some(0)), 131_072, 1, 131_072), Ok(Some(0)));
+    }
+
+    #[test]
+    fn token_ids_of_prompts_are_bounded_for_all_choices_together() {
+        let mut params = params(8, None, None);
+        assert!(params.bound_prompt_ids(usize::MAX).is_ok());
+        params.token_ids = true;
+        assert!(params.bound_prompt_ids(PROMPT_IDS_MAX / 8).is_ok());
+        assert!(params.bound_prompt_ids(PROMPT_IDS_MAX / 8 + 1).is_err());
     }
 
     #[test]
