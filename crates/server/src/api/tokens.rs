@@ -56,7 +56,7 @@ const PIECES_MAX: usize = 1 << 20;
 /// Tokens of a text or of a conversation.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
-    Typed(request, ..): Typed<TokenizeRequest>,
+    Typed(request, ignored, _): Typed<TokenizeRequest>,
 ) -> Result<Response, ApiError> {
     let demands = Arc::clone(&app.demands);
     let slice = app.work(move |engine| {
@@ -71,7 +71,8 @@ pub(crate) async fn tokenize(
         }
         Ok(Slice::of(tokenized(engine, ids.into(), &request)))
     });
-    Ok(slice.await?.into_response(&app))
+    let slice = slice.await?;
+    Ok(ignored.counted(&app).onto(slice.into_response(&app)))
 }
 
 /// The answer of `/tokenize`.
@@ -164,7 +165,7 @@ const TEXT_MAX: usize = 16 << 20;
 /// The text of tokens, control tokens included.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
-    Typed(request, ..): Typed<DetokenizeRequest>,
+    Typed(request, ignored, _): Typed<DetokenizeRequest>,
 ) -> Result<Response, ApiError> {
     let slice = app.work(move |engine| {
         let vocab = engine.vocab();
@@ -182,7 +183,8 @@ pub(crate) async fn detokenize(
             .chain(text("}"));
         Ok(Slice::of(Box::new(pieces)))
     });
-    Ok(slice.await?.into_response(&app))
+    let slice = slice.await?;
+    Ok(ignored.counted(&app).onto(slice.into_response(&app)))
 }
 
 /// The tokens of a conversation's prompt.
@@ -208,10 +210,12 @@ impl ApiRequest for CountRequest {
 /// The number of tokens of a chat's prompt.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
-    Typed(request, ..): Typed<CountRequest>,
+    Typed(request, ignored, _): Typed<CountRequest>,
 ) -> Result<Response, ApiError> {
     let count = ids_of(&app, request.conversation).await?.len();
-    Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
+    let answer =
+        json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response();
+    Ok(ignored.counted(&app).onto(answer))
 }
 
 /// A request of `/v1/chat/completions/render`.
@@ -236,7 +240,7 @@ impl ApiRequest for RenderRequest {
 /// A chat's prompt as tokens. vllm-router requests it before it chooses a worker.
 pub(crate) async fn render(
     State(app): State<Arc<App>>,
-    Typed(request, ..): Typed<RenderRequest>,
+    Typed(request, ignored, _): Typed<RenderRequest>,
 ) -> Result<Response, ApiError> {
     let RenderRequest { conversation, stream, cache_salt, priority } = request;
     let ids = ids_of(&app, conversation).await?;
@@ -244,5 +248,5 @@ pub(crate) async fn render(
         "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": numbers(&ids), "sampling_params": {},
         "model": app.name(), "stream": stream, "cache_salt": cache_salt, "priority": priority, "features": null,
     });
-    json::answer(&app, Json::Value(answer)).await
+    Ok(ignored.counted(&app).onto(json::answer(&app, Json::Value(answer)).await?))
 }
