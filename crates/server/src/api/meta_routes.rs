@@ -122,7 +122,7 @@ pub(crate) async fn page() -> Response {
 /// `/v1/embeddings`: no model here makes any.
 pub(crate) async fn embeddings(State(app): State<Arc<App>>) -> ApiError {
     let message = format!(
-        "the model {} generates text; embeddings need an encoder, which is not supported yet",
+        "the model {} generates text; this server does not serve text encoders yet (`ottava embed` runs them)",
         app.name()
     );
     ApiError::unsupported("model", message)

@@ -23,7 +23,7 @@ use crate::http::auth::Phase;
 
 /// Pieces in the queue of a slow reader.
 const PIECES: usize = 16;
-/// Most bytes held back, above the length of any answer's beginning.
+/// Most bytes held back. A longer beginning of an answer is passed on, and its request is not repeated.
 const HELD_MAX: usize = 1 << 20;
 /// Prefixes of the APIs with stream errors of their own form.
 const MESSAGES: &str = "/v1/messages";
