@@ -1,7 +1,7 @@
 //! Input of encoder models: a text or a pair of texts, with the special tokens of the model and token types.
 
 use super::error::TextError;
-use super::frames::{Part, What, specials};
+use super::frames::{Part, What};
 use super::tokenizer::{AddBos, Special, Tokenizer};
 use crate::TokenId;
 
@@ -98,6 +98,11 @@ impl Tokenizer {
         let frames = self.frames();
         if is_pair { &frames.pair } else { &frames.single }
     }
+}
+
+/// Number of special tokens.
+fn specials<I>(parts: &[Part<I>]) -> usize {
+    parts.iter().filter(|part| matches!(part.what, What::Special(_))).count()
 }
 
 impl Encoding {

@@ -74,8 +74,3 @@ impl<I: Copy> Frames<I> {
         Frames { single: parts(self.single), pair: parts(self.pair) }
     }
 }
-
-/// Number of special tokens.
-pub(crate) fn specials<I>(parts: &[Part<I>]) -> usize {
-    parts.iter().filter(|part| matches!(part.what, What::Special(_))).count()
-}

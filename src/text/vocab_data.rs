@@ -45,10 +45,10 @@ pub(crate) struct VocabData {
     pub(crate) spaces: Spaces,
     /// Marks of WordPiece pieces.
     pub(crate) marks: WordMarks,
-    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) encoder: Option<EncoderParts>,
     /// Special tokens around a text and around a pair.
-    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) frames: Frames<TokenId>,
     pub(crate) warnings: Warnings,
 }

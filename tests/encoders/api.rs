@@ -118,6 +118,7 @@ fn callers_share_an_embedder_and_vectors_do_not_change() -> Outcome {
     Ok(())
 }
 
+#[cfg(feature = "text")]
 #[test]
 fn texts_are_encoded_by_the_models_tokenizer() -> Outcome {
     let file = on_disk(&GOLDENS[0])?;

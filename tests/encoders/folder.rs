@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use ottava::api::Pooling;
-use ottava::checkpoint::{Checkpoint, ModelFile, OpenOptions};
+use ottava::checkpoint::{Checkpoint, ModelFile};
 use ottava::{EmbedOptions, Embedder};
 use serde_json::{Map, Value, json};
 
