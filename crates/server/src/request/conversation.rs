@@ -200,8 +200,8 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
             json!({"name": custom["name"], "arguments": custom_arguments(custom["input"].clone())});
         call.0 = json!({"id": call.0["id"], "type": "function", "function": function});
     }
-    let name = call.0.pointer("/function/name").and_then(Value::as_str);
-    if name.is_none_or(str::is_empty) {
+    // A name may be empty: a model wrote it, and the conversation goes on.
+    if !call.0.pointer("/function/name").is_some_and(Value::is_string) {
         let place = format!("{place}.function.name");
         return Err(ApiError::invalid(
             place.as_str(),

@@ -60,7 +60,7 @@ impl Parts<'_> {
             Value::Object(part) if part.contains_key("type") => {
                 self.text(place, Value::Array(vec![part.into()]))
             }
-            Value::Object(part) if self.media == Media::Noted => Ok(Value::from(part).to_string()),
+            other if self.media == Media::Noted => Ok(other.to_string()),
             other => Err(wrong(place, "a text or a list of parts", &other)),
         }
     }

@@ -54,6 +54,16 @@ fn what_the_client_ran_is_a_call_with_its_result() {
             function("mcp__a__f", json!({}), "done"),
         ),
         (
+            call("function_call", json!({"name": "f"})),
+            call("function_call_output", json!({"output": 5})),
+            function("f", json!({}), "5"),
+        ),
+        (
+            call("custom_tool_call", json!({"name": "patch", "input": {"a": 1}})),
+            call("custom_tool_call_output", json!({"output": null})),
+            function("patch", json!({"input": "{\"a\":1}"}), ""),
+        ),
+        (
             call("local_shell_call", json!({"action": {"type": "exec", "command": ["ls"], "env": {}}})),
             json!({"type": "local_shell_call_output", "id": "c1", "output": "a.txt"}),
             function("local_shell", json!({"command": ["ls"], "env": {}}), "a.txt"),
@@ -227,4 +237,17 @@ fn an_image_in_a_result_is_noted_and_one_of_the_user_refused() {
     ]);
     let answer = sent(&server, CHAT, json!({"messages": messages, "max_tokens": 1}));
     assert_eq!(answer.header("x-ottava-ignored"), Some("messages.image_url"));
+}
+
+#[test]
+fn a_call_without_a_name_does_not_end_a_conversation() {
+    let server = Running::with_tools();
+    let call = json!({"id": "c", "type": "function", "function": {"name": "", "arguments": "{}"}});
+    let messages = json!([
+        user(),
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "b"},
+        user(),
+    ]);
+    sent(&server, CHAT, json!({"messages": messages, "max_tokens": 1}));
 }

@@ -168,7 +168,6 @@ fn what_is_wrong_is_named() {
         (item(json!({"role": "user", "content": 5})), "input[0].content"),
         (item(image), "input[0].content[0].type"),
         (item(json!({"role": "user", "content": [{"type": "input_text"}]})), "input[0].content[0].text"),
-        (item(json!({"type": "function_call", "call_id": "c", "name": "f"})), "input[0].arguments"),
         (item(json!({"type": "function_call_output", "output": "x"})), "input[0].call_id"),
         (item(json!({"type": "item_reference", "id": "x"})), "input[0].type"),
         (json!({"instructions": 5}), "instructions"),

@@ -66,12 +66,15 @@ impl History<'_> {
         let (name, arguments) = match kind {
             "function_call" => {
                 let name = flat_name(item.string("namespace")?.as_deref(), &item.needed("name")?);
-                let given = item.take("arguments").ok_or_else(|| item.missing("arguments", "a text"))?;
-                (name, of_text(given))
+                (name, of_text(item.take("arguments").unwrap_or_else(|| json!({}))))
             }
             "custom_tool_call" => {
                 let name = flat_name(item.string("namespace")?.as_deref(), &item.needed("name")?);
-                (name, custom_arguments(item.needed("input")?))
+                let input = match item.take("input") {
+                    Some(Value::String(text)) => text,
+                    other => other.map(|value| value.to_string()).unwrap_or_default(),
+                };
+                (name, custom_arguments(input))
             }
             "local_shell_call" => {
                 let mut action = item.object("action")?.unwrap_or_default();
