@@ -39,8 +39,9 @@ use crate::api::openapi;
 use crate::error::{ApiError, json_body, quoted};
 use crate::http::auth::{Guard, Phase};
 use crate::http::files;
-use crate::http::listen::{Listener, on_threads};
+use crate::http::listen::Listener;
 use crate::http::middleware::gate;
+use crate::http::threads::on_one_thread;
 use crate::{Config, ServeError};
 use worker::Worker;
 
@@ -141,7 +142,7 @@ impl Front {
         stop: impl Future<Output = ()>,
         note: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<(), ServeError> {
-        on_threads(1, 1, self.serve(stop, Arc::new(note)))
+        on_one_thread(self.serve(stop, Arc::new(note)))
     }
 
     async fn serve(

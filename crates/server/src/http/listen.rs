@@ -24,24 +24,6 @@ const CONNECTIONS_MAX: usize = 1 << 24;
 /// Longest time for aborted answers to send their error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Runs a server to its end on `workers` threads, and up to `blocking` threads for blocking work.
-pub(crate) fn on_threads(
-    workers: usize,
-    blocking: usize,
-    server: impl Future<Output = Result<(), ServeError>>,
-) -> Result<(), ServeError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(workers)
-        .max_blocking_threads(blocking)
-        .thread_name("ottava-http")
-        .enable_all()
-        .build()
-        .map_err(ServeError::Threads)?;
-    let result = runtime.block_on(server);
-    runtime.shutdown_timeout(LAST_WORDS);
-    result
-}
-
 /// A bound socket that accepts no connections yet.
 #[derive(Debug)]
 pub(crate) struct Listener {

@@ -1,5 +1,6 @@
-//! Threads of a server. The calling thread moves bytes between sockets and requests, and answers probes. All
-//! other requests run on threads of their own, so that no work of theirs delays a probe.
+//! Threads of a server and of a front. A server's calling thread moves bytes between sockets and requests,
+//! and answers probes; all other requests run on threads of their own, so that no work of theirs delays a
+//! probe. A front only forwards, on one thread.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;
 
 use crate::ServeError;
@@ -25,13 +26,7 @@ pub(crate) fn on_threads<F: Future<Output = Result<(), ServeError>>>(
     blocking: usize,
     server: impl FnOnce(Handle) -> F,
 ) -> Result<(), ServeError> {
-    let threads = Builder::new_multi_thread()
-        .worker_threads(workers)
-        .max_blocking_threads(blocking)
-        .thread_name("ottava-http")
-        .enable_all()
-        .build()
-        .map_err(ServeError::Threads)?;
+    let threads = pool(workers, blocking)?;
     // The reader of standard input is its only blocking thread.
     let calling = Builder::new_current_thread()
         .max_blocking_threads(1)
@@ -43,6 +38,25 @@ pub(crate) fn on_threads<F: Future<Output = Result<(), ServeError>>>(
     calling.shutdown_background();
     threads.shutdown_timeout(END_MAX);
     result
+}
+
+/// Runs a front to its end on a thread of its own.
+pub(crate) fn on_one_thread(front: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+    // The reader of standard input is its only blocking thread.
+    let thread = pool(1, 1)?;
+    let result = thread.block_on(front);
+    thread.shutdown_timeout(END_MAX);
+    result
+}
+
+fn pool(workers: usize, blocking: usize) -> Result<Runtime, ServeError> {
+    Builder::new_multi_thread()
+        .worker_threads(workers)
+        .max_blocking_threads(blocking)
+        .thread_name("ottava-http")
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)
 }
 
 /// Aborts its task when dropped.
