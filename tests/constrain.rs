@@ -1,11 +1,13 @@
 //! Grammars without a model: answers drawn at random from what a constraint allows satisfy it, forced tokens are the
 //! only ones, and what is hostile ends in an error of one line.
 
+mod draws;
 mod tiny;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use draws::Draws;
 use ottava::checkpoint::{Checkpoint as _, ModelFile};
 use ottava::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use ottava::sample::{TokenMask, TokenSet};
@@ -15,19 +17,6 @@ use serde_json::{Map, Value, json};
 
 /// Most tokens of a drawn answer.
 const TOKENS_MAX: usize = 400;
-
-/// Numbers that look random (Marsaglia 2003, xorshift).
-struct Draws(u64);
-
-impl Draws {
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
 
 struct Setting {
     constraints: Constraints,

@@ -1,10 +1,12 @@
 //! Schemas without a model: over all small values, a grammar accepts those that a naive validator accepts.
 
+mod draws;
 mod schema_check;
 mod tiny;
 
 use std::sync::Arc;
 
+use draws::Draws;
 use ottava::checkpoint::{Checkpoint as _, ModelFile};
 use ottava::constrain::{Constraint, Constraints, Grammar};
 use ottava::sample::{TokenMask, TokenSet};
@@ -265,19 +267,6 @@ fn no_combination_of_keywords_lets_a_wrong_value_through() {
         compiled > 100 && accepted > 2_000,
         "{compiled} schemas compiled, {accepted} values were accepted"
     );
-}
-
-/// Numbers that look random (Marsaglia 2003, xorshift).
-struct Draws(u64);
-
-impl Draws {
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 #[test]
