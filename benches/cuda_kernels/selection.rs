@@ -56,7 +56,7 @@ struct Cases {
     keys: &'static [usize],
 }
 
-/// What decides the speed of a model: the rows of a first look at a card, in this order.
+/// Rows of a first look at a card, in order of their share of a model's time.
 const KEY: &[Cases] = &[
     Cases {
         op: "layer",
@@ -172,8 +172,8 @@ impl Selection {
         }
     }
 
-    /// The cases that are measured, in the table's order. A brief run has small shapes: it takes those of the same
-    /// operations.
+    /// The cases that are measured, in the table's order. A brief run has small shapes: it takes those of the
+    /// same operations.
     pub fn of(self, mut cases: Vec<Case>) -> Vec<Case> {
         let table = self.table();
         let row = |case: &Case| {
